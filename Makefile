@@ -1,0 +1,121 @@
+# thawfs: one Makefile, no recursion into folders.  'make help' lists the targets.
+#
+# Settings: CC CFLAGS CPPFLAGS LDFLAGS PREFIX DESTDIR BUILD   V=1 shows commands
+#           T=prefix (check: run only those tests)   FUZZ_TIME=seconds per target
+
+CFLAGS     ?= -O2 -g
+PREFIX     ?= /usr/local
+BUILD      ?= build
+FUZZ_TIME  ?= 60
+PKG_CONFIG ?= pkg-config
+CLANG      ?= clang
+Q          := $(if $(V),,@)
+
+PKGS_LIB  := libzstd libxxhash liblz4 zlib libcjson
+PKGS_FUSE := fuse3
+ifeq ($(filter deps clean help format,$(MAKECMDGOALS)),)
+pkg_cflags := $(shell $(PKG_CONFIG) --cflags $(PKGS_LIB) $(PKGS_FUSE))
+pkg_libs   := $(shell $(PKG_CONFIG) --libs $(PKGS_LIB) $(PKGS_FUSE))
+ifeq ($(pkg_libs),)
+$(error libraries are missing: run 'make deps' first)
+endif
+endif
+
+WARN := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wundef -Wvla -Wformat=2 \
+        -Wpointer-arith -Wimplicit-fallthrough
+all_cppflags = -I. -D_GNU_SOURCE -D_FILE_OFFSET_BITS=64 $(pkg_cflags) $(CPPFLAGS)
+all_cflags   = -std=c11 -pthread $(WARN) $(CFLAGS)
+all_libs     = $(LDFLAGS) $(pkg_libs) -ldl -pthread -lm
+
+# Everything but the mains is one archive, so a program, test or benchmark is one object and the archive.
+SRC     := $(wildcard common/*.c imgfmt/*.c gpu/*.c restore/*.c fs/*.c cli/*.c)
+MAINS   := cli/thawfs_main.c
+LIBOBJ  := $(patsubst %.c,$(BUILD)/%.o,$(filter-out $(MAINS),$(SRC)))
+PROGS   := $(patsubst %_main.c,$(BUILD)/%,$(notdir $(MAINS)))
+TESTS   := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/test_*.c))
+TOOLS   := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/tool_*.c))
+SHIMS   := $(patsubst tests/%.c,$(BUILD)/tests/%.so,$(wildcard tests/shim_*.c))
+FUZZERS := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/fuzz_*.c))
+REPLAYS := $(FUZZERS:%=%.replay)
+BENCHES := $(patsubst %.c,$(BUILD)/%,$(wildcard bench/bench_*.c))
+CFILES  := $(SRC) $(wildcard tests/*.c bench/*.c examples/*/*.c)
+HFILES  := $(wildcard */*.h)
+SHFILES := $(wildcard tests/*.sh bench/*.sh dist/*.sh) .ci/run
+
+all: $(PROGS)                            ## build the programs (default)
+
+deps:                                    ## install what building and testing needs (apt, as root)
+	$(Q)dist/deps.sh
+
+demo: $(PROGS) $(TOOLS)                  ## pack, look into and unpack a checkpoint, step by step
+	$(Q)BUILD=$(BUILD) examples/demo.sh
+
+check: check-programs                    ## run every test; T=prefix runs some
+	$(Q)BUILD=$(BUILD) tests/run.sh $(T)
+check-long: check-programs               ## the tests with the loops that are too long for every day
+	$(Q)THAW_LONG=1 BUILD=$(BUILD) tests/run.sh $(T)
+check-programs: $(PROGS) $(TESTS) $(TOOLS) $(SHIMS) $(REPLAYS)
+
+bench: $(PROGS) $(TOOLS) $(BENCHES)      ## run the benchmarks (see bench/README.md)
+	$(Q)BUILD=$(BUILD) bench/run.sh $(T)
+
+SAN := -O1 -g -fno-omit-frame-pointer -fno-sanitize-recover=all
+asan:                                    ## 'check' under AddressSanitizer and UBSan
+	$(Q)$(MAKE) --no-print-directory BUILD=$(BUILD)/asan CFLAGS='$(SAN) -fsanitize=address,undefined' THAW_SAN=asan check
+tsan:                                    ## 'check' under ThreadSanitizer
+	$(Q)$(MAKE) --no-print-directory BUILD=$(BUILD)/tsan CFLAGS='$(SAN) -fsanitize=thread' THAW_SAN=tsan check
+export THAW_SAN
+
+fuzz:                                    ## fuzz each parser for FUZZ_TIME seconds (clang)
+	$(Q)$(MAKE) --no-print-directory BUILD=$(BUILD)/fuzz CC=$(CLANG) fuzz-run \
+		CFLAGS='$(SAN) -fsanitize=fuzzer-no-link,address,undefined'
+fuzz-run: $(FUZZERS)
+	$(Q)for f in $(FUZZERS); do n=$${f##*/fuzz_}; mkdir -p $$f.new; echo "fuzz $$n"; \
+		$$f -max_total_time=$(FUZZ_TIME) -rss_limit_mb=1024 -timeout=20 -print_final_stats=1 \
+		$$f.new tests/corpus/$$n || exit 1; done
+
+format:                                  ## rewrite sources with clang-format
+	$(Q)clang-format -i $(CFILES) $(HFILES)
+lint:                                    ## format check, clang-tidy, shellcheck, folder order
+	$(Q)clang-format --dry-run -Werror $(CFILES) $(HFILES)
+	$(Q)clang-tidy --quiet $(CFILES) -- $(all_cppflags) -std=c11 2>/dev/null
+	$(Q)shellcheck -x $(SHFILES)
+	$(Q)! grep -nE 'include "(fs|restore|gpu|imgfmt|cli)/' common/*.[ch]
+	$(Q)! grep -snE 'include "(fs|restore|gpu|cli)/' imgfmt/*.[ch]
+	$(Q)! grep -snE 'include "(fs|restore|imgfmt|cli)/' gpu/*.[ch]
+	$(Q)! grep -snE 'include "(restore|gpu|cli)/' fs/*.[ch]
+	$(Q)! grep -snE 'include "(fs|cli)/' restore/*.[ch]
+	@echo "lint: clean"
+
+install: all                             ## install below $(DESTDIR)$(PREFIX)
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/man/man5
+	install -m755 $(PROGS) $(DESTDIR)$(PREFIX)/bin
+	install -m644 $(wildcard man/*.1) $(DESTDIR)$(PREFIX)/share/man/man1
+	install -m644 $(wildcard man/*.5) $(DESTDIR)$(PREFIX)/share/man/man5
+
+clean:                                   ## remove everything built
+	rm -rf $(BUILD)
+help:                                    ## this list
+	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' Makefile | expand -t 14
+
+say = $(if $(V),,@echo '  $(1)  $@';)
+$(BUILD)/%.o: %.c
+	@mkdir -p $(@D)
+	$(call say,CC  )$(CC) $(all_cppflags) -MMD -MP $(all_cflags) -c -o $@ $<
+$(BUILD)/libthaw.a: $(LIBOBJ)
+	$(call say,AR  )rm -f $@; $(AR) rcs $@ $^
+$(PROGS): $(BUILD)/%: $(BUILD)/cli/%_main.o $(BUILD)/libthaw.a
+	$(call say,LINK)$(CC) $(CFLAGS) -o $@ $^ $(all_libs)
+$(TESTS) $(TOOLS) $(BENCHES): %: %.o $(BUILD)/libthaw.a
+	$(call say,LINK)$(CC) $(CFLAGS) -o $@ $^ $(all_libs)
+$(FUZZERS): %: %.o $(BUILD)/libthaw.a
+	$(call say,LINK)$(CC) $(CFLAGS) -fsanitize=fuzzer -o $@ $^ $(all_libs)
+$(REPLAYS): %.replay: %.o $(BUILD)/tests/replay.o $(BUILD)/libthaw.a
+	$(call say,LINK)$(CC) $(CFLAGS) -o $@ $^ $(all_libs)
+$(SHIMS): $(BUILD)/tests/%.so: tests/%.c
+	@mkdir -p $(@D)
+	$(call say,LINK)$(CC) $(all_cppflags) -std=c11 $(WARN) -O2 -g -fPIC -shared -o $@ $< -ldl
+
+-include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
+.PHONY: all deps demo check check-long check-programs bench asan tsan fuzz fuzz-run format lint install clean help
+.SECONDARY:
