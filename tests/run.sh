@@ -41,7 +41,7 @@ run_one() {
 
 for t in "$BUILD"/tests/test_*; do
 	case $t in *.o | *.d) continue ;; esac
-	[ -x "$t" ] && [ -f "tests/$(basename "$t").c" ] || continue
+	if [ ! -x "$t" ] || [ ! -f "tests/$(basename "$t").c" ]; then continue; fi
 	wanted "$(basename "$t")" "$@" && run_one "$(basename "$t")" "$t"
 done
 for t in "$BUILD"/tests/fuzz_*.replay; do
