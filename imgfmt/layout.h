@@ -84,9 +84,10 @@ int layout_cut(struct layout *lay, uint32_t ino, uint64_t off, uint64_t len, uin
 int layout_end_space(struct layout *lay);
 
 /*
- * layout_finish - after all parsers: sort cuts by (ino, off), dropping the parts of a cut that another one
- * covers already (first come, first served), and spaces by name; two spaces of one name: the later is dropped
- * with a message.
+ * layout_finish - after all parsers: sort cuts by (ino, off), dropping the parts of a cut that one before it
+ * covers already and joining those that continue each other, and sort spaces by name, their regions and
+ * segments with them; two spaces of one name: the later is dropped with a message.
+ * Return: 0, -ENOMEM
  */
 int layout_finish(struct layout *lay);
 
