@@ -1,0 +1,218 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "imgfmt/output.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/bytes.h"
+#include "common/cleanup.h"
+#include "common/log.h"
+
+/* Write-out is started every so many bytes, so that the final fsync finds little left to do. */
+#define FLUSH_STEP (8u << 20)
+
+static int fail(const struct output *out, const char *what, int r)
+{
+	log_error("cannot %s '%s': %s", what, out->name, strerror(-r));
+	return r;
+}
+
+static int make_names(struct output *out, const char *path)
+{
+	const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
+
+	out->path = strdup(path);
+	out->dir = slash ? strndup(path, (size_t)(slash - path) + (slash == path)) : strdup(".");
+	if (!out->path || !out->dir || asprintf(&out->tmp, "%s/.%s.partial", out->dir, base) < 0) {
+		out->tmp = NULL;
+		return -ENOMEM;
+	}
+	return *base ? 0 : -EISDIR;
+}
+
+/* what stands under the final name may be replaced only if it is an ordinary file */
+static int check_target(const struct output *out)
+{
+	struct stat st;
+
+	if (lstat(out->path, &st))
+		return errno == ENOENT ? 0 : -errno;
+	if (S_ISDIR(st.st_mode))
+		return -EISDIR;
+	return S_ISREG(st.st_mode) || S_ISLNK(st.st_mode) ? 0 : -EINVAL;
+}
+
+/*
+ * The lock is on the temporary file itself. The winner of the lock may find that the file was published or
+ * removed by its previous owner between open and lock: then the name is another file, and it tries again.
+ */
+static int lock_temporary(struct output *out)
+{
+	for (int tries = 0; tries < 100; tries++) {
+		struct stat mine, named;
+
+		out->fd = open(out->tmp, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+		if (out->fd < 0)
+			return -errno;
+		if (flock(out->fd, LOCK_EX | LOCK_NB))
+			return errno == EWOULDBLOCK ? -EBUSY : -errno;
+		if (fstat(out->fd, &mine))
+			return -errno;
+		if (!stat(out->tmp, &named) && mine.st_dev == named.st_dev && mine.st_ino == named.st_ino) {
+			out->dev = mine.st_dev;
+			out->ino = mine.st_ino;
+			return 0;
+		}
+		close(steal_fd(&out->fd));
+	}
+	return -EBUSY;
+}
+
+/* only the holder of the lock may remove the temporary name: until then, forget it */
+static void forget_temporary(struct output *out)
+{
+	free(out->tmp);
+	out->tmp = NULL;
+}
+
+int output_open(struct output *out, const char *path)
+{
+	int r;
+
+	*out = (struct output){ .fd = -1, .name = path };
+	if (!strcmp(path, "-")) {
+		out->name = "standard output";
+		if (isatty(STDOUT_FILENO)) {
+			log_error("not writing an image to a terminal");
+			return -EINVAL;
+		}
+		out->fd = fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3);
+		return out->fd < 0 ? fail(out, "open", -errno) : 0;
+	}
+	out->seekable = true;
+	r = make_names(out, path);
+	if (!r)
+		r = check_target(out);
+	if (r) {
+		forget_temporary(out);
+		return fail(out, "write", r);
+	}
+	r = lock_temporary(out);
+	if (r) {
+		forget_temporary(out);
+		if (r != -EBUSY)
+			return fail(out, "create", r);
+		log_error("cannot write '%s': another process is writing it", out->name);
+		return r;
+	}
+	if (ftruncate(out->fd, 0) || fchmod(out->fd, 0600))
+		return fail(out, "write", -errno);
+	return 0;
+}
+
+static int write_all(int fd, const uint8_t *buf, size_t len)
+{
+	while (len) {
+		ssize_t n = write(fd, buf, len);
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n <= 0)
+			return n < 0 ? -errno : -EIO;
+		buf += n;
+		len -= (size_t)n;
+	}
+	return 0;
+}
+
+int output_write(struct output *out, const void *buf, size_t len)
+{
+	int r = write_all(out->fd, buf, len);
+
+	if (r)
+		return fail(out, "write", r);
+	out->pos += len;
+	if (out->seekable && out->pos - out->flushed >= FLUSH_STEP) {
+		/* a hint; where it does not work the fsync at the end does all */
+		(void)sync_file_range(out->fd, (off_t)out->flushed, (off_t)(out->pos - out->flushed),
+				      SYNC_FILE_RANGE_WRITE);
+		out->flushed = out->pos;
+	}
+	return 0;
+}
+
+int output_align(struct output *out, uint64_t align)
+{
+	static const uint8_t zeros[4096];
+	uint64_t n = align_up(out->pos, align) - out->pos;
+
+	while (n) {
+		size_t part = (size_t)min_u64(n, sizeof(zeros));
+		int r = output_write(out, zeros, part);
+
+		if (r)
+			return r;
+		n -= part;
+	}
+	return 0;
+}
+
+int output_read_back(const struct output *out, void *buf, size_t len, uint64_t off)
+{
+	uint8_t *p = buf;
+
+	while (len) {
+		ssize_t n = pread(out->fd, p, len, (off_t)off);
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n <= 0)
+			return n < 0 ? -errno : -EIO;
+		p += n;
+		off += (uint64_t)n;
+		len -= (size_t)n;
+	}
+	return 0;
+}
+
+int output_publish(struct output *out, bool sync)
+{
+	_cleanup_close_ int dir = -1;
+
+	if (!out->seekable) {
+		/* an error that only closing reports, as on NFS, must not be lost */
+		if (close(steal_fd(&out->fd)))
+			return fail(out, "write", -errno);
+		return 0;
+	}
+	if (sync && fsync(out->fd))
+		return fail(out, "write", -errno);
+	dir = open(out->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (dir < 0)
+		return fail(out, "publish", -errno);
+	if (rename(out->tmp, out->path))
+		return fail(out, "publish", -errno);
+	forget_temporary(out);
+	if (sync && fsync(dir))
+		return fail(out, "publish", -errno);
+	return 0;
+}
+
+void output_close(struct output *out)
+{
+	if (out->tmp)
+		unlink(out->tmp);
+	forget_temporary(out);
+	if (out->fd >= 0)
+		close(out->fd);
+	out->fd = -1;
+	free(out->path);
+	free(out->dir);
+	out->path = out->dir = NULL;
+}

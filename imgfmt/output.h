@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The file an image is written to: a temporary name beside the final one, locked against a second writer, and
+ * published by fsync, rename and fsync of the directory; or standard output. Not thread-safe, except
+ * output_read_back() beside output_write().
+ */
+#ifndef THAW_IMGFMT_OUTPUT_H
+#define THAW_IMGFMT_OUTPUT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+struct output {
+	int fd;
+	bool seekable; /* a file of ours: can be read back */
+	uint64_t pos;
+	uint64_t flushed; /* write-out was started up to here */
+	const char *name; /* for messages: what the user said */
+	char *path, *tmp; /* final and temporary name; NULL for standard output */
+	char *dir;
+	dev_t dev; /* of the temporary file, so that a pack of its own directory leaves it out */
+	ino_t ino;
+};
+
+/*
+ * output_open - lock and truncate the temporary name ".NAME.partial" beside @path ("-": standard output)
+ * Return: 0; -EBUSY another writer has it; -errno. Logged. output_close() is to be called in any case.
+ */
+int output_open(struct output *out, const char *path);
+
+/* append. Return: 0 or -errno, logged */
+int output_write(struct output *out, const void *buf, size_t len);
+
+/* append zeros up to the next multiple of @align */
+int output_align(struct output *out, uint64_t align);
+
+/* bytes written earlier; only when seekable. Return: 0 or -errno, not logged */
+int output_read_back(const struct output *out, void *buf, size_t len, uint64_t off);
+
+/* make what was written stand under its name; @fsync false: without waiting for the disk */
+int output_publish(struct output *out, bool fsync);
+
+/* remove the temporary file if it was not published */
+void output_close(struct output *out);
+
+#endif
