@@ -32,13 +32,20 @@ skip() {
 	echo "$*"
 	exit 77
 }
-# requires NAME...: skip without them. fuse and root are special, anything else is a command
+# requires NAME...: skip without them. fuse and root are special; criu is one that works here, set as $criu (and
+# $crit beside it, empty if there is none); anything else is a command
 requires() {
 	local r
 	for r in "$@"; do
 		case $r in
 		fuse) [ -w /dev/fuse ] || skip "needs /dev/fuse" ;;
 		root) [ "$(id -u)" = 0 ] || skip "needs root" ;;
+		criu)
+			criu=$("$src/get_criu.sh" 2>"$T/out") || skip "needs criu: $(tail -n 1 "$T/out")"
+			crit=$(dirname "$criu")/crit
+			[ -x "$crit" ] || crit=$(command -v crit) || crit=
+			export criu crit
+			;;
 		*) command -v "$r" >/dev/null || skip "needs $r" ;;
 		esac
 	done
