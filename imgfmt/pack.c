@@ -1,0 +1,318 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "imgfmt/pack.h"
+
+#include <cjson/cJSON.h>
+#include <errno.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "common/bytes.h"
+#include "common/cleanup.h"
+#include "common/log.h"
+#include "imgfmt/footer.h"
+#include "imgfmt/index_write.h"
+#include "imgfmt/packer.h"
+#include "imgfmt/verify.h"
+
+#define DEFAULT_LEVEL 1
+#define MAX_THREADS   256
+
+void packer_note(struct packer *p, const char *path, const char *note)
+{
+	char *line = NULL;
+
+	log_note("'%s': %s", path, note);
+	if (p->n_notes < PACKER_MAX_NOTES && asprintf(&line, "%s: %s", path, note) >= 0)
+		p->notes[p->n_notes++] = line;
+}
+
+/* -- bases ------------------------------------------------------------------------------------ */
+
+static int open_bases(struct packer *p)
+{
+	const char *const *path = p->opts->bases;
+	size_t n = 0;
+
+	while (path && path[n])
+		n++;
+	p->bases = calloc(n + 1, sizeof(struct image *));
+	if (!p->bases)
+		return -ENOMEM;
+	for (size_t i = 0; i < n; i++) {
+		int r = image_open(path[i], NULL, &p->bases[i]);
+
+		if (r)
+			return r;
+		p->n_bases++;
+		if (image_info(p->bases[i])->chunk_size != p->chunk_size) {
+			log_error("cannot use base '%s': its chunk size is %u, not %u (see --chunk)", path[i],
+				  image_info(p->bases[i])->chunk_size, p->chunk_size);
+			return -EINVAL;
+		}
+	}
+	return 0;
+}
+
+/* -- properties ------------------------------------------------------------------------------- */
+
+static void add_notes(const struct packer *p, cJSON *json)
+{
+	cJSON *list = p->n_notes ? cJSON_AddArrayToObject(json, "notes") : NULL;
+
+	for (unsigned i = 0; list && i < p->n_notes; i++)
+		cJSON_AddItemToArray(list, cJSON_CreateString(p->notes[i]));
+}
+
+static void add_identity(const struct packer *p, cJSON *json)
+{
+	char host[256], when[32];
+	time_t now = time(NULL);
+	struct tm tm;
+
+	if (p->opts->add_creator)
+		cJSON_AddStringToObject(json, "creator", "thawfs");
+	if (p->opts->add_host && !gethostname(host, sizeof(host) - 1)) {
+		host[sizeof(host) - 1] = '\0';
+		cJSON_AddStringToObject(json, "host", host);
+	}
+	if (p->opts->add_time && gmtime_r(&now, &tm) && strftime(when, sizeof(when), "%Y-%m-%dT%H:%M:%SZ", &tm))
+		cJSON_AddStringToObject(json, "created", when);
+}
+
+static char *make_properties(const struct packer *p)
+{
+	const char *source = p->has_criu ? "criu" : p->has_dmtcp ? "dmtcp" : p->has_core ? "core" : "files";
+	cJSON *json = cJSON_CreateObject();
+	char *text;
+
+	cJSON_AddStringToObject(json, "source", source);
+	if (p->tree.single)
+		cJSON_AddBoolToObject(json, "single", true);
+	add_notes(p, json);
+	add_identity(p, json);
+	text = cJSON_PrintUnformatted(json);
+	cJSON_Delete(json);
+	return text;
+}
+
+/* -- stages ----------------------------------------------------------------------------------- */
+
+static unsigned count_processors(void)
+{
+	cpu_set_t set;
+
+	if (sched_getaffinity(0, sizeof(set), &set))
+		return 1;
+	return (unsigned)CPU_COUNT(&set);
+}
+
+static int check_options(struct packer *p)
+{
+	const struct pack_opts *o = p->opts;
+
+	p->chunk_size = o->chunk_size ? o->chunk_size : THAW_CHUNK_DEFAULT;
+	p->threads = o->threads ? o->threads : count_processors();
+	if (p->threads > MAX_THREADS)
+		p->threads = MAX_THREADS;
+	if (p->chunk_size < THAW_CHUNK_MIN || p->chunk_size > THAW_CHUNK_MAX || (p->chunk_size & (p->chunk_size - 1))) {
+		log_error("chunk size %u is not a power of two between 64K and 4M", p->chunk_size);
+		return -EINVAL;
+	}
+	if (o->verify && !strcmp(o->out, "-")) {
+		log_error("cannot verify what goes to standard output");
+		return -EINVAL;
+	}
+	return 0;
+}
+
+static int write_header(struct packer *p)
+{
+	struct thaw_header header;
+
+	header_encode(p->chunk_size, &header);
+	return output_write(&p->out, &header, sizeof(header));
+}
+
+/* scan the source, leaving out what is being written and what that will replace */
+static int scan(struct packer *p)
+{
+	struct tree_exclude exclude[2];
+	unsigned n = 0;
+	struct stat st;
+
+	if (p->out.seekable) {
+		exclude[n++] = (struct tree_exclude){ p->out.dev, p->out.ino };
+		if (!lstat(p->out.path, &st))
+			exclude[n++] = (struct tree_exclude){ st.st_dev, st.st_ino };
+	}
+	return tree_scan(&p->tree, p->opts->src, exclude, n);
+}
+
+static int start_writer(struct packer *p)
+{
+	static const uint8_t codecs[] = { [PACK_ZSTD] = THAW_ZSTD, [PACK_LZ4] = THAW_LZ4, [PACK_RAW] = THAW_RAW };
+	const struct writer_opts opts = {
+		.out = &p->out,
+		.encoder = {
+			.codec = codecs[p->opts->codec],
+			.level = p->opts->level ? p->opts->level : DEFAULT_LEVEL,
+			.filter = !p->opts->no_filter,
+			.chunk_size = p->chunk_size,
+		},
+		.threads = p->threads,
+		.n_inodes = (uint32_t)p->tree.nodes.n,
+		.bases = p->bases,
+		.n_bases = p->n_bases,
+		.input_done = packer_input_done,
+		.reopen = packer_reopen,
+		.ctx = p,
+		.stop = p->opts->stop,
+	};
+	int r = writer_new(&opts, &p->writer);
+
+	if (r)
+		log_error("cannot start packing: %s", strerror(-r));
+	return r;
+}
+
+static void report_damage(void *ctx, const struct verify_damage *d)
+{
+	const struct packer *p = ctx;
+
+	log_error("verification of '%s' failed at offset %llu: %s", p->out.name, (unsigned long long)d->stored_off,
+		  d->what);
+}
+
+/* directories where the bases of the new image are, so that it can be read back before it has its place */
+static char **base_directories(const struct packer *p)
+{
+	size_t n = p->n_bases + p->n_parents, k = 0;
+	char **list = calloc(n + 2, sizeof(*list));
+
+	for (size_t i = 0; list && i < n; i++) {
+		const struct image *img = i < p->n_bases ? p->bases[i] : p->parents[i - p->n_bases];
+		const char *path = image_path(img), *slash = strrchr(path, '/');
+
+		list[k] = slash ? strndup(path, (size_t)(slash - path) + (slash == path)) : strdup(".");
+		if (list[k])
+			k++;
+	}
+	return list;
+}
+
+static int read_again(struct packer *p)
+{
+	char **dirs = base_directories(p);
+	const struct image_opts iopts = { .base_path = (const char *const *)dirs };
+	const struct verify_opts vopts = { .threads = p->threads, .damage = report_damage, .ctx = p };
+	struct verify_result result = { 0 };
+	struct source *src = NULL;
+	struct image *img = NULL;
+	int fd = dup(p->out.fd), r;
+
+	r = fd < 0 ? -errno : source_open_fd(fd, p->out.name, &src);
+	if (!r)
+		r = image_open_source(src, &iopts, &img);
+	if (!r)
+		r = image_check(img, &vopts, &result);
+	if (!r && (result.n_damaged || result.n_index_errors))
+		r = -EIO;
+	image_close(img);
+	for (char **d = dirs; d && *d; d++)
+		free(*d);
+	free(dirs);
+	return r;
+}
+
+static int finish(struct packer *p, struct pack_result *ret)
+{
+	_cleanup_free_ char *properties = make_properties(p);
+	const struct index_input in = {
+		.out = &p->out,
+		.writer = p->writer,
+		.tree = &p->tree,
+		.layout = &p->layout,
+		.parents = p->parents,
+		.properties = properties,
+		.chunk_size = p->chunk_size,
+	};
+	const struct writer_counts *counts = writer_counts(p->writer);
+	struct index_totals totals;
+	int r = index_write(&in, ret->id, &totals);
+
+	if (!r && p->opts->verify)
+		r = read_again(p);
+	if (!r && p->opts->stop && *p->opts->stop)
+		r = -EINTR;
+	if (r)
+		return r;
+	ret->logical_bytes = totals.logical_bytes;
+	ret->hole_bytes = totals.hole_bytes;
+	ret->dup_bytes = totals.dup_bytes;
+	ret->base_bytes = counts->base_bytes;
+	ret->stored_bytes = counts->stored_bytes;
+	ret->image_bytes = p->out.pos;
+	ret->n_files = totals.n_files;
+	ret->n_chunks = writer_chunks(p->writer)->n;
+	return output_publish(&p->out, !p->opts->no_fsync);
+}
+
+static int run(struct packer *p, struct pack_result *ret)
+{
+	int r = check_options(p);
+
+	if (!r)
+		r = open_bases(p);
+	if (!r)
+		r = output_open(&p->out, p->opts->out);
+	if (!r)
+		r = scan(p);
+	if (!r)
+		r = packer_parse(p);
+	if (!r)
+		r = write_header(p);
+	if (!r)
+		r = start_writer(p);
+	if (!r)
+		r = packer_read(p);
+	return r ? r : finish(p, ret);
+}
+
+static void release(struct packer *p)
+{
+	writer_free(p->writer);
+	layout_release(&p->layout);
+	tree_release(&p->tree);
+	output_close(&p->out);
+	for (unsigned i = 0; i < p->n_bases; i++)
+		image_close(p->bases[i]);
+	for (unsigned i = 0; i < p->n_parents; i++)
+		image_close(p->parents[i]);
+	for (unsigned i = 0; i < p->n_notes; i++)
+		free(p->notes[i]);
+	free(p->bases);
+	free(p->parents);
+}
+
+int pack(const struct pack_opts *opts, struct pack_result *ret)
+{
+	struct packer *p = calloc(1, sizeof(*p));
+	struct pack_result result = { 0 };
+	int r;
+
+	if (!p)
+		return -ENOMEM;
+	p->opts = opts;
+	p->out.fd = p->tree.root_fd = p->tree.dir_fd = -1;
+	layout_init(&p->layout);
+	r = run(p, &result);
+	release(p);
+	free(p);
+	if (!r && ret)
+		*ret = result;
+	return r;
+}
