@@ -120,6 +120,6 @@ $(BUILD)/%.tidy: %.c $(HFILES) .clang-tidy | $(after_deps)
 	$(call say,TIDY)clang-tidy --quiet $< -- $(all_cppflags) -std=c11 2>$@.err || { cat $@.err; exit 1; }
 	@rm -f $@.err; touch $@
 
--include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
+-include $(shell find $(BUILD) -name criu -prune -o -type f -name '*.d' -print 2>/dev/null)
 .PHONY: all deps demo check check-long check-programs bench asan tsan fuzz fuzz-run format lint install clean help
 .SECONDARY:
