@@ -120,12 +120,14 @@ int chunk_decode(struct chunk_ctx *ctx, const struct image_chunk *c, uint32_t ch
 
 	if (!to)
 		return chunk_ctx_fail(ctx, -ENOMEM, "out of memory");
-	if (c->codec == THAW_RAW)
-		memcpy(to, stored, c->logical_len);
-	else if (c->codec == THAW_ZSTD)
+	if (c->codec == THAW_RAW) {
+		if (stored != to)
+			memcpy(to, stored, c->logical_len);
+	} else if (c->codec == THAW_ZSTD) {
 		what = decode_zstd(ctx, c, chunk_size, stored, to);
-	else if (LZ4_decompress_safe(stored, to, (int)c->stored_len, (int)c->logical_len) != (int)c->logical_len)
+	} else if (LZ4_decompress_safe(stored, to, (int)c->stored_len, (int)c->logical_len) != (int)c->logical_len) {
 		what = "LZ4 data is damaged";
+	}
 	if (!what && c->shuffle)
 		unshuffle_bytes(buf, to, c->logical_len, c->shuffle);
 	if (!what && XXH3_64bits(buf, c->logical_len) != c->hash)

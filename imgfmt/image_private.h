@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the parts of the reader (image*.c, verify.c) share. Nobody else includes this. */
+#ifndef THAW_IMGFMT_IMAGE_PRIVATE_H
+#define THAW_IMGFMT_IMAGE_PRIVATE_H
+
+#include <pthread.h>
+
+#include "imgfmt/footer.h"
+#include "imgfmt/image.h"
+#include "imgfmt/index.h"
+
+struct image {
+	struct source *src;
+	char *path;
+	bool quiet;
+	bool from_file; /* opened by path: bases are looked for beside it */
+	char **base_path;
+	struct footer_info footer;
+	struct index index;
+	struct image_info info;
+	pthread_mutex_t bases_lock; /* guards bases and base_missing */
+	struct image *bases[THAW_MAX_BASES];
+	bool base_missing[THAW_MAX_BASES]; /* said so already */
+};
+
+/* a string of the image; @off and @len are from an entry, checked here */
+int image_string(struct image *img, uint64_t off, uint64_t len, const char **ret);
+
+#endif
