@@ -5,7 +5,7 @@
 . "$(dirname "$0")/lib.sh"
 jobs=2
 
-for kind in heap text; do
+for kind in process heap; do
 	image "$kind" --fast=3
 	fast=$image
 	for option in -z1 --codec=lz4 --raw; do

@@ -6,11 +6,11 @@ jobs=2
 
 size_of() { stat -c %s "$1"; }
 
-for kind in heap text floats dups tail alternate; do
+for kind in process heap text floats bf16 dups tail stripes; do
 	input "$kind"
 	cat "$input" >/dev/null
 	bar=1.0
-	case $kind in tail | alternate) bar=1.5 ;; esac
+	case $kind in tail | stripes) bar=1.5 ;; esac
 	compare "$kind" $bar "rm -f $D/out.zst $D/out.thaw" \
 		"zstd -T$jobs -1" "zstd -T$jobs -1 -q -f $input -o $D/out.zst && sync $D/out.zst" \
 		"pack -z1" "$thawfs pack -q -j$jobs -z1 -o $D/out.thaw $input"
@@ -23,7 +23,7 @@ for kind in heap text floats dups tail alternate; do
 	row "$kind size" "pack -z1" bytes 1 "$ours" "$ours" 0 \
 		"$(awk -v a="$pieces" -v b="$ours" 'BEGIN { print a / b }')" 1 "thawfs pack -z1 (against the pieces)"
 	bar=0.926
-	case $kind in floats | dups) bar=1 ;; esac
+	case $kind in floats | bf16 | dups) bar=1 ;; esac
 	row "$kind size" "zstd -1, whole" bytes 1 "$whole" "$whole" 0 1 - "zstd -1"
 	row "$kind size" "pack -z1" bytes 1 "$ours" "$ours" 0 \
 		"$(awk -v a="$whole" -v b="$ours" 'BEGIN { print a / b }')" $bar "thawfs pack -z1 (against the whole)"

@@ -16,7 +16,7 @@ peer() {
 	rm -f "$3" "$D/out.thaw"
 }
 
-for kind in heap tail; do
+for kind in process tail; do
 	input "$kind"
 	rm -rf "$D/tree" && mkdir "$D/tree" && ln "$input" "$D/tree/memory"
 	if have mksquashfs; then

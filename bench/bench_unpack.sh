@@ -4,7 +4,7 @@
 . "$(dirname "$0")/lib.sh"
 jobs=2
 
-for kind in heap text floats tail alternate; do
+for kind in process heap text floats bf16 tail stripes; do
 	image "$kind" -z1
 	zst=$input.zst
 	[ -e "$zst" ] || zstd -T$jobs -1 -q "$input" -o "$zst" || die "cannot make $zst"

@@ -21,13 +21,25 @@ die() {
 note() { echo "# $*"; }
 have() { command -v "$1" >/dev/null; }
 
-# input KIND [MIB]: set $input to a file of that kind (see bench_input.c), made if it is not there
+# make_once FILE COMMAND: unless FILE is there, run COMMAND, which makes FILE.new
+make_once() {
+	[ -e "$1" ] && return
+	{ bash -c "$2" && sync "$1.new" && mv "$1.new" "$1"; } || die "cannot make $1"
+}
+
+# input KIND: set $input to a file of $BENCH_MIB MiB, made by tests/tool_genimage if it is not there.
+# process, heap, floats, bf16, text: raw memory of that kind without zeros; dups: memory whose second half equals the first;
+# tail, stripes: a DMTCP image of a process with zeros in the last quarter, in every other 64 MiB
 input() {
-	local mib=${2:-$BENCH_MIB}
-	input=$D/$1-$mib
-	[ -e "$input" ] && return
-	"$bin/bench/bench_input" "$1" "$mib" "$input.new" || die "cannot make $input"
-	mv "$input.new" "$input"
+	local size=${BENCH_MIB}M what options
+	case $1 in
+	process | heap | floats | bf16 | text) what=mem options="--kind=$1 --zero=none" ;;
+	dups) what=mem options="--kind=heap --repeat=$((BENCH_MIB / 2))M" ;;
+	tail | stripes) what=dmtcp options="--kind=process --zero=$1 --misaligned" ;;
+	*) die "no input called $1" ;;
+	esac
+	input=$D/$1-$BENCH_MIB
+	make_once "$input" "$bin/tests/tool_genimage $what $input.new --size=$size $options"
 }
 
 # image KIND [PACK OPTION...]: set $image to that input packed
