@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The verbs, in the order of the help. */
+#ifndef THAW_CLI_VERBS_H
+#define THAW_CLI_VERBS_H
+
+#include "cli/cli.h"
+
+#define CLI_VERBS(X) \
+	X(pack)      \
+	X(help)
+
+#define X(name) extern const struct verb verb_##name;
+CLI_VERBS(X)
+#undef X
+
+#endif
