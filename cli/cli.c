@@ -246,7 +246,7 @@ void cli_print_name(FILE *out, const char *name, size_t len)
 		unsigned char c = (unsigned char)name[i];
 
 		if (c < 0x20 || c == 0x7f || c == '\\')
-			fprintf(out, "\\x%02x", c);
+			fprintf(out, "\\%03o", c);
 		else
 			putc(c, out);
 	}

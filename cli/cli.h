@@ -135,7 +135,7 @@ void cli_catch_signals(void);
 #define SIZE_TEXT_EXACT 24
 const char *cli_size_text(const struct cli *cli, uint64_t bytes, char ret[SIZE_TEXT_EXACT]);
 
-/* a name with control characters and backslashes as \xNN, so that one name is one line */
+/* a name with control characters and backslashes as octal escapes, so that one name is one line */
 void cli_print_name(FILE *out, const char *name, size_t len);
 
 #endif

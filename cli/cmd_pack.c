@@ -169,24 +169,26 @@ static int one_option(struct cli *cli, struct pack_args *args, int c)
 	}
 }
 
-/* what SRC is called, with .thaw, in the current directory. @ret: the caller frees */
+/* what SRC is called, with .thaw, in the current directory. @ret: the caller frees. Return: enum cli_exit */
 static int default_output(const struct cli *cli, const char *src, char **ret)
 {
 	_cleanup_free_ char *real = realpath(src, NULL);
 	const char *base;
 
 	if (!real) {
-		int err = -errno;
-
 		log_error("cannot read '%s': %s", src, strerror(errno));
-		return err;
+		return CLI_FAILED;
 	}
 	base = strrchr(real, '/') + 1;
 	if (!*base) {
 		cli_usage(cli, "'%s' has no name to call the image by: give -o", src);
-		return -EINVAL;
+		return CLI_USAGE;
 	}
-	return asprintf(ret, "%s.thaw", base) < 0 ? -ENOMEM : 0;
+	*ret = malloc(strlen(base) + sizeof(".thaw"));
+	if (!*ret)
+		return CLI_FAILED;
+	strcpy(stpcpy(*ret, base), ".thaw");
+	return CLI_GOOD;
 }
 
 static void print_summary(const struct cli *cli, const struct pack_args *args, const struct pack_result *res,
@@ -300,7 +302,7 @@ static int run_pack(const struct verb *verb, int argc, char **argv)
 	if (!args.opts.out) {
 		rc = default_output(&cli, args.opts.src, &out);
 		if (rc)
-			return rc == -EINVAL ? CLI_USAGE : CLI_FAILED;
+			return rc;
 		args.opts.out = out;
 	}
 	if (!strcmp(args.opts.out, "-") && isatty(STDOUT_FILENO))

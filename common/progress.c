@@ -33,8 +33,8 @@ static uint64_t now_ms(void)
 const char *size_text(uint64_t bytes, char ret[SIZE_TEXT_MAX])
 {
 	static const char unit[] = "KMGTPE";
-	double v = (double)bytes;
-	int i = -1;
+	double v = (double)bytes / 1024;
+	int i = 0;
 
 	if (bytes < 1024) {
 		snprintf(ret, SIZE_TEXT_MAX, "%u B", (unsigned)bytes);

@@ -35,8 +35,8 @@ int progress_parse(const char *text, enum progress_mode *ret);
 
 void progress_start(struct progress *p, enum progress_mode mode, const char *label);
 
-/* fits as callback of pack, unpack and verify; @p is a struct progress */
-void progress_update(void *p, uint64_t done, uint64_t total);
+/* fits as callback of pack, unpack and verify; @ctx is the struct progress */
+void progress_update(void *ctx, uint64_t done, uint64_t total);
 
 /* @good: the work was done, show 100 %; else leave the line as it is */
 void progress_end(struct progress *p, bool good);

@@ -293,25 +293,30 @@ static void put_name(FILE *f, const char *name, size_t len)
 	}
 }
 
+void describe_put_region(FILE *f, const struct image_region *region)
+{
+	unsigned long long end = region->addr + region->len;
+	int width = fprintf(f, "%08llx-%08llx %c%c%c%c %08llx 00:00 0 ", (unsigned long long)region->addr, end,
+			    region->prot & 1 ? 'r' : '-', region->prot & 2 ? 'w' : '-', region->prot & 4 ? 'x' : '-',
+			    region->flags & MAP_SHARED_FLAG ? 's' : 'p', (unsigned long long)region->pgoff);
+
+	if (region->name_len) {
+		fprintf(f, "%*s", width < MAPS_NAME_COLUMN ? MAPS_NAME_COLUMN - width : 0, "");
+		put_name(f, region->name, region->name_len);
+	}
+}
+
 static int put_region(FILE *f, struct image *img, const struct image_space *space, uint32_t index)
 {
 	struct image_region region;
 	struct describe_region sum;
-	unsigned long long end;
-	int err = image_region(img, space, index, &region), width;
+	int err = image_region(img, space, index, &region);
 
 	if (!err)
 		err = describe_region(img, space, &region, &sum);
 	if (err)
 		return err;
-	end = region.addr + region.len;
-	width = fprintf(f, "%08llx-%08llx %c%c%c%c %08llx 00:00 0 ", (unsigned long long)region.addr, end,
-			region.prot & 1 ? 'r' : '-', region.prot & 2 ? 'w' : '-', region.prot & 4 ? 'x' : '-',
-			region.flags & MAP_SHARED_FLAG ? 's' : 'p', (unsigned long long)region.pgoff);
-	if (region.name_len) {
-		fprintf(f, "%*s", width < MAPS_NAME_COLUMN ? MAPS_NAME_COLUMN - width : 0, "");
-		put_name(f, region.name, region.name_len);
-	}
+	describe_put_region(f, &region);
 	fprintf(f, "\tstored=%llu zero=%llu absent=%llu\n", (unsigned long long)sum.stored_bytes,
 		(unsigned long long)sum.zero_bytes, (unsigned long long)sum.absent_bytes);
 	return 0;

@@ -10,6 +10,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #include "imgfmt/image.h"
 
@@ -37,5 +38,8 @@ int describe_info_json(struct image *img, char **ret, size_t *ret_len);
  * Control characters and backslashes in names are octal escapes.
  */
 int describe_maps_text(struct image *img, uint32_t space, char **ret, size_t *ret_len);
+
+/* the part of such a line before the tab */
+void describe_put_region(FILE *f, const struct image_region *region);
 
 #endif
