@@ -7,6 +7,11 @@
 
 #define CLI_VERBS(X) \
 	X(pack)      \
+	X(unpack)    \
+	X(ls)        \
+	X(du)        \
+	X(info)      \
+	X(maps)      \
 	X(help)
 
 #define X(name) extern const struct verb verb_##name;
