@@ -12,6 +12,8 @@
 	X(du)        \
 	X(info)      \
 	X(maps)      \
+	X(mount)     \
+	X(umount)    \
 	X(help)
 
 #define X(name) extern const struct verb verb_##name;

@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The libfuse operations: find the node, ask the folder's other files, reply once.
+ *
+ * They run in the threads of session.c; each such thread calls ops_thread_begin() first.
+ */
+#ifndef THAW_FS_OPS_H
+#define THAW_FS_OPS_H
+
+#define FUSE_USE_VERSION 312
+#include <fuse_lowlevel.h>
+
+#include "fs/fs.h"
+
+extern const struct fuse_lowlevel_ops fs_ops;
+
+/* Return: 0, -ENOMEM */
+int ops_thread_begin(struct fs *fs);
+void ops_thread_end(void);
+
+#endif

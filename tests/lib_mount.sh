@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+# shellcheck shell=bash
+# For tests that mount: source this after lib.sh. Mounts are under $T and go away at exit.
+
+# mount_image [-o OPTS] SRC MNT: in the background, messages in $T/log; the supervisor's pid in $daemon
+mount_image() {
+	local opts=()
+	if [ "$1" = -o ]; then
+		opts=(-o "$2")
+		shift 2
+	fi
+	mkdir -p "$2"
+	"$thawfs" mount -f "${opts[@]}" -o notify_fd=8 "$1" "$2" 8>"$T/ready" >>"$T/log" 2>&1 &
+	daemon=$!
+	on_exit end_mount "$2" "$daemon"
+	wait_until 10 test -s "$T/ready" || {
+		cat "$T/log"
+		fail "the mount of $1 did not answer"
+	}
+	rm -f "$T/ready"
+}
+# end_mount MNT PID: whatever state it is in
+end_mount() {
+	umount -l "$1" 2>/dev/null
+	kill "$2" 2>/dev/null
+	wait_until 5 gone "$2" || kill -9 "$2" 2>/dev/null
+}
+# wait_until SECONDS COMMAND...: false if it does not come true
+wait_until() {
+	local end=$((SECONDS + $1))
+	shift
+	until "$@"; do
+		[ $SECONDS -lt $end ] || return 1
+		sleep 0.02
+	done
+}
+gone() { ! kill -0 "$1" 2>/dev/null; }
+# status MNT FILTER: from status.json, by jq
+status() { jq -r "$2" "$1/.thawfs/status.json"; }
+# unmount MNT PID: as a user does, and see that the daemon ends
+unmount() {
+	must "$thawfs" umount "$1"
+	wait_until 10 gone "$2" || fail "the daemon $2 did not end after umount"
+}
