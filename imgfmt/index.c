@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "imgfmt/index.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -24,16 +25,24 @@ static const char *section_name(uint32_t type)
 int index_damaged(const struct index *index, uint32_t type, uint64_t i, const char *what)
 {
 	const struct index_section *s = &index->sections[type];
+	uint64_t off = s->offset + i * s->entry_size;
+	char text[128];
 
-	if (!index->quiet)
+	if (index->listener) {
+		snprintf(text, sizeof(text), "%s entry %llu: %s", section_name(type), (unsigned long long)i, what);
+		index->listener->damage(index->listener, off, -EBADMSG, text, true);
+	} else if (!index->quiet) {
 		log_error("cannot read '%s': %s entry %llu at offset %llu: %s", index->name, section_name(type),
-			  (unsigned long long)i, (unsigned long long)(s->offset + i * s->entry_size), what);
+			  (unsigned long long)i, (unsigned long long)off, what);
+	}
 	return -EBADMSG;
 }
 
 static int fail(const struct index *index, uint64_t off, int r, const char *what)
 {
-	if (!index->quiet)
+	if (index->listener)
+		index->listener->damage(index->listener, off, r, what, false);
+	else if (!index->quiet)
 		log_error("cannot read '%s': at offset %llu: %s", index->name, (unsigned long long)off, what);
 	return r;
 }

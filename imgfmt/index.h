@@ -28,10 +28,16 @@ struct index_section {
 	pthread_mutex_t lock;   /* held while a block is read */
 };
 
+/* who wants to hear of damage instead of the log; @entry: of an entry's contents, not of a whole block */
+struct index_listener {
+	void (*damage)(struct index_listener *self, uint64_t off, int error, const char *what, bool entry);
+};
+
 struct index {
 	struct source *src; /* not owned */
 	const char *name;
 	bool quiet;
+	struct index_listener *listener; /* NULL: the log */
 	struct index_section sections[THAW_SECTION_TYPES];
 };
 

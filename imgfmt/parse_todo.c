@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Parsers and checks that are not written yet: everything is plain bytes. Goes away function by function. */
 #include "imgfmt/parse.h"
-#include "imgfmt/verify.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -35,8 +34,3 @@ int parse_criu(struct layout *lay, const struct parse_dir *dir, parse_note_fn *n
 	return -EBADMSG;
 }
 
-int image_check(struct image *img, const struct verify_opts *opts, struct verify_result *ret)
-{
-	(void)img, (void)opts, (void)ret;
-	return -ENOSYS;
-}

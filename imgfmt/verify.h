@@ -32,7 +32,12 @@ struct verify_result {
 	uint64_t good_bytes, damaged_bytes; /* logical bytes of chunks */
 };
 
-/* Return: 0 when it ran through (look at the result), -ENOMEM */
+/*
+ * image_check - look at everything
+ * Nobody else may use @img meanwhile: what its index says goes to @damage instead of the log.
+ * Memory: the whole index and 4 bytes an inode and a chunk; two chunks a thread.
+ * Return: 0 when it ran through (look at the result), -ENOMEM
+ */
 int image_check(struct image *img, const struct verify_opts *opts, struct verify_result *ret);
 
 #endif
