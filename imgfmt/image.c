@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "common/cleanup.h"
 #include "common/log.h"
@@ -291,6 +292,14 @@ static struct image *find_base(const struct image *img, const struct image_base 
 	return base;
 }
 
+static int64_t now_seconds(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return ts.tv_sec;
+}
+
 int image_base_open(struct image *img, uint32_t index, struct image **ret)
 {
 	struct image_base b;
@@ -302,8 +311,11 @@ int image_base_open(struct image *img, uint32_t index, struct image **ret)
 	if (!memcmp(b.id, img->info.id, sizeof(b.id)))
 		return index_damaged(&img->index, THAW_BASES, index, "the image names itself as its base");
 	LOCK_GUARD(&img->bases_lock);
-	if (!img->bases[index])
+	/* not for each of a million chunks */
+	if (!img->bases[index] && (!img->base_missing[index] || now_seconds() != img->base_tried[index])) {
 		img->bases[index] = find_base(img, &b);
+		img->base_tried[index] = now_seconds();
+	}
 	*ret = img->bases[index];
 	if (*ret)
 		return 0;

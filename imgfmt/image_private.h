@@ -18,9 +18,10 @@ struct image {
 	struct footer_info footer;
 	struct index index;
 	struct image_info info;
-	pthread_mutex_t bases_lock; /* guards bases and base_missing */
+	pthread_mutex_t bases_lock; /* guards bases, base_missing and base_tried */
 	struct image *bases[THAW_MAX_BASES];
-	bool base_missing[THAW_MAX_BASES]; /* said so already */
+	bool base_missing[THAW_MAX_BASES];  /* said so already */
+	int64_t base_tried[THAW_MAX_BASES]; /* when it was looked for last, in seconds */
 };
 
 /* a string of the image; @off and @len are from an entry, checked here */
