@@ -12,6 +12,7 @@
 	X(du)        \
 	X(info)      \
 	X(maps)      \
+	X(verify)    \
 	X(mount)     \
 	X(umount)    \
 	X(help)
