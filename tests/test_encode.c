@@ -85,8 +85,8 @@ static void by_option(void)
 	fill(GEN_BF16, in, THAW_CHUNK_MAX);
 	for (size_t l = 0; l < ARRAY_SIZE(levels); l++)
 		for (size_t s = 0; s < ARRAY_SIZE(sizes); s++)
-			for (uint8_t codec = THAW_ZSTD; codec <= THAW_LZ4; codec++) {
-				const struct encoder_opts opts = { codec, levels[l], true, sizes[s] };
+			for (int codec = THAW_ZSTD; codec <= THAW_LZ4; codec++) {
+				const struct encoder_opts opts = { (uint8_t)codec, levels[l], true, sizes[s] };
 
 				if (levels[l] == 19 && sizes[s] == THAW_CHUNK_MAX)
 					continue;
