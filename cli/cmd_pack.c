@@ -14,8 +14,9 @@
 #include "imgfmt/format.h"
 #include "imgfmt/pack.h"
 
-#define LEVEL_MIN (-7)
-#define LEVEL_MAX 19
+#define LEVEL_MIN     (-7)
+#define LEVEL_MAX     19
+#define LZ4_LEVEL_MAX 12
 
 enum {
 	OPT_RAW = CLI_OPT_OWN,
@@ -268,8 +269,10 @@ static int do_pack(struct cli *cli, struct pack_args *args)
 /* options that contradict each other. Return: 0 or CLI_USAGE */
 static int check_options(const struct cli *cli, const struct pack_args *args)
 {
-	if (args->level_given && args->opts.codec != PACK_ZSTD)
-		return cli_usage(cli, "a compression level goes with zstd only");
+	if (args->level_given && args->opts.codec == PACK_RAW)
+		return cli_usage(cli, "--raw has no compression level");
+	if (args->opts.codec == PACK_LZ4 && (args->opts.level < 0 || args->opts.level > LZ4_LEVEL_MAX))
+		return cli_usage(cli, "--codec=lz4 takes levels from 1 to %d", LZ4_LEVEL_MAX);
 	if (args->flatten && args->n_bases)
 		return cli_usage(cli, "--flatten and --base exclude each other");
 	return 0;
@@ -318,7 +321,7 @@ const struct verb verb_pack = {
 		"  -z, --level LEVEL    zstd level 1 to 19, or -1 to -7 for the fast ones (default 1)\n"
 		"      --fast[=N]       the same as -z -N (default 1)\n"
 		"      --raw            store everything uncompressed\n"
-		"      --codec CODEC    zstd, lz4 (larger, decodes fastest) or raw\n"
+		"      --codec CODEC    zstd, raw, or lz4: larger, decodes twice as fast (levels 1 to 12, default 3)\n"
 		"      --no-filter      never shuffle the bytes of numeric data\n"
 		"      --chunk SIZE     unit of compression, 64K to 4M (default 256K)\n"
 		"      --base IMAGE     do not store what IMAGE has; it is then needed to read; may be repeated\n"

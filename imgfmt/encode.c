@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <lz4.h>
+#include <lz4hc.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -37,6 +38,7 @@ struct encoder {
 	struct encoder_opts opts;
 	ZSTD_CCtx *zstd;  /* for chunks as they are */
 	ZSTD_CCtx *lanes; /* for shuffled ones */
+	void *lz4hc;      /* NULL unless it is wanted */
 	uint8_t *shuffled;
 	uint8_t *trial; /* what trials are compressed to */
 	uint8_t sample[TRIAL];
@@ -93,6 +95,13 @@ struct encoder *encoder_new(const struct encoder_opts *opts)
 	enc->bound = encoder_bound(opts->chunk_size);
 	enc->shuffled = malloc(opts->chunk_size);
 	enc->trial = malloc(enc->bound);
+	if (opts->codec == THAW_LZ4 && opts->level > 1) {
+		enc->lz4hc = malloc((size_t)LZ4_sizeofStateHC());
+		if (!enc->lz4hc) {
+			encoder_free(enc);
+			return NULL;
+		}
+	}
 	enc->zstd = new_ctx(opts, false);
 	enc->lanes = new_ctx(opts, true);
 	if (!enc->shuffled || !enc->trial || !enc->zstd || !enc->lanes) {
@@ -110,6 +119,7 @@ void encoder_free(struct encoder *enc)
 		return;
 	ZSTD_freeCCtx(enc->zstd);
 	ZSTD_freeCCtx(enc->lanes);
+	free(enc->lz4hc);
 	free(enc->shuffled);
 	free(enc->trial);
 	free(enc);
@@ -120,6 +130,9 @@ static size_t squeeze(struct encoder *enc, const uint8_t *in, size_t len, uint8_
 {
 	size_t n;
 
+	if (enc->opts.codec == THAW_LZ4 && enc->opts.level > 1)
+		return (size_t)LZ4_compress_HC_extStateHC(enc->lz4hc, (const char *)in, (char *)out, (int)len,
+							  (int)enc->bound, enc->opts.level);
 	if (enc->opts.codec == THAW_LZ4)
 		return (size_t)LZ4_compress_default((const char *)in, (char *)out, (int)len, (int)enc->bound);
 	n = ZSTD_compress2(enc->zstd, out, enc->bound, in, len);

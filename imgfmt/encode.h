@@ -14,7 +14,7 @@ struct encoder;
 
 struct encoder_opts {
 	uint8_t codec; /* enum thaw_codec; THAW_RAW: never compress */
-	int level;     /* zstd */
+	int level;     /* zstd; LZ4: above 1 its slow, smaller kind */
 	bool filter;   /* may shuffle */
 	uint32_t chunk_size;
 };

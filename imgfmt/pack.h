@@ -15,7 +15,7 @@ struct pack_opts {
 	const char *src;                      /* file or directory */
 	const char *out;                      /* path of the image; "-": standard output */
 	enum pack_codec codec;                /* 0: zstd */
-	int level;                            /* zstd level, -7 (fastest) to 19; LZ4 ignores it. 0: the default (1) */
+	int level;                            /* -7 (fastest) to 19 for zstd, 1 (fast) to 12 for LZ4. 0: the default (1; LZ4: 3) */
 	bool no_filter;                       /* never shuffle bytes */
 	unsigned threads;                     /* 0: as many as processors */
 	uint32_t chunk_size;                  /* 0: 256 KiB */
