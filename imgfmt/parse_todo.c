@@ -5,14 +5,6 @@
 #include <errno.h>
 #include <stdio.h>
 
-int parse_dmtcp(struct layout *lay, const struct parse_file *file, const char *space_name, parse_note_fn *note,
-		void *note_ctx)
-{
-	(void)file, (void)space_name, (void)note, (void)note_ctx;
-	snprintf(lay->error, sizeof(lay->error), "not understood yet");
-	return -EBADMSG;
-}
-
 bool parse_criu_detect(const struct parse_dir *dir)
 {
 	(void)dir;
