@@ -22,7 +22,7 @@ static const char *section_name(uint32_t type)
 	return type < THAW_SECTION_TYPES && names[type] ? names[type] : "section";
 }
 
-int index_damaged(const struct index *index, uint32_t type, uint64_t i, const char *what)
+void index_report(const struct index *index, uint32_t type, uint64_t i, const char *what)
 {
 	const struct index_section *s = &index->sections[type];
 	uint64_t off = s->offset + i * s->entry_size;
@@ -35,7 +35,6 @@ int index_damaged(const struct index *index, uint32_t type, uint64_t i, const ch
 		log_error("cannot read '%s': %s entry %llu at offset %llu: %s", index->name, section_name(type),
 			  (unsigned long long)i, (unsigned long long)off, what);
 	}
-	return -EBADMSG;
 }
 
 static int fail(const struct index *index, uint64_t off, int r, const char *what)

@@ -68,7 +68,14 @@ static inline uint64_t index_count(const struct index *index, uint32_t type)
 	return index->sections[type].n;
 }
 
-/* say that an entry is damaged, with where it is; returns -EBADMSG */
-int index_damaged(const struct index *index, uint32_t type, uint64_t i, const char *what);
+/* say that an entry is damaged, with where it is */
+void index_report(const struct index *index, uint32_t type, uint64_t i, const char *what);
+
+/* the same as a result; inline, so that an analyzer of the caller sees that it is never 0 */
+static inline int index_damaged(const struct index *index, uint32_t type, uint64_t i, const char *what)
+{
+	index_report(index, type, i, what);
+	return -EBADMSG;
+}
 
 #endif
