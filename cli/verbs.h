@@ -12,6 +12,7 @@
 	X(du)        \
 	X(info)      \
 	X(maps)      \
+	X(diff)      \
 	X(verify)    \
 	X(mount)     \
 	X(umount)    \
