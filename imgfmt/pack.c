@@ -13,6 +13,7 @@
 #include "common/bytes.h"
 #include "common/cleanup.h"
 #include "common/log.h"
+#include "imgfmt/describe.h"
 #include "imgfmt/footer.h"
 #include "imgfmt/index_write.h"
 #include "imgfmt/packer.h"
@@ -25,10 +26,20 @@
 void packer_note(struct packer *p, const char *path, const char *note)
 {
 	char *line = NULL;
+	size_t len;
+	FILE *f;
 
 	log_note("'%s': %s", path, note);
-	if (p->n_notes < PACKER_MAX_NOTES && asprintf(&line, "%s: %s", path, note) >= 0)
+	f = p->n_notes < PACKER_MAX_NOTES ? open_memstream(&line, &len) : NULL;
+	if (!f)
+		return;
+	/* properties are UTF-8, a path may be anything */
+	describe_put_name(f, path, strlen(path));
+	fprintf(f, ": %s", note);
+	if (fclose(f) == 0)
 		p->notes[p->n_notes++] = line;
+	else
+		free(line);
 }
 
 /* -- bases ------------------------------------------------------------------------------------ */
