@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cli/cli.h"
 
+#include <cjson/cJSON.h>
 #include <ctype.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -11,7 +12,9 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "common/cleanup.h"
 #include "common/log.h"
+#include "imgfmt/describe.h"
 
 #define THREADS_MAX 1024
 
@@ -187,16 +190,63 @@ int cli_exit_code(int err)
 	return err == -EBADMSG ? CLI_DAMAGED : CLI_FAILED;
 }
 
+/* the text of @dir/.thaw/info.json; NULL if @dir is not an image on a mount */
+static char *read_info_json(const char *dir)
+{
+	_cleanup_free_ char *path = NULL;
+	_cleanup_fclose_ FILE *f = NULL;
+	char *text = NULL;
+	size_t room = 0;
+
+	if (asprintf(&path, "%s/.thaw/info.json", dir) < 0) {
+		path = NULL;
+		return NULL;
+	}
+	f = fopen(path, "re");
+	/* to the end: the text has no NUL */
+	if (!f || getdelim(&text, &room, '\0', f) < 0) {
+		free(text);
+		return NULL;
+	}
+	return text;
+}
+
+/* a directory that shows an image on a mount stands for that image, if it is still where it was */
+static int open_mounted(const struct image_opts *opts, const char *dir, struct image **ret)
+{
+	_cleanup_free_ char *text = read_info_json(dir);
+	cJSON *json = text ? cJSON_Parse(text) : NULL;
+	const char *path = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(json, "path"));
+	const char *want = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(json, "id"));
+	struct image *img = NULL;
+	int err = -EISDIR;
+	char id[33];
+
+	if (!path || !want) {
+		log_error("cannot open '%s': it is a directory, and not one of an image on a mount", dir);
+	} else {
+		err = image_open(path, opts, &img);
+		if (!err)
+			image_id_text(image_info(img)->id, id);
+		if (!err && strcmp(id, want) != 0) {
+			log_error("cannot open '%s': another image is in '%s' now", dir, path);
+			image_close(img);
+			err = -ESTALE;
+		}
+	}
+	cJSON_Delete(json);
+	if (!err)
+		*ret = img;
+	return err;
+}
+
 int cli_open_image(const struct cli *cli, const char *path, struct image **ret)
 {
 	struct image_opts opts = { .base_path = cli->n_base_path ? cli->base_path : NULL };
 	struct stat st;
 
-	/* a directory on a mount will be resolved to the image behind it here */
-	if (stat(path, &st) == 0 && S_ISDIR(st.st_mode)) {
-		log_error("cannot open '%s': it is a directory, not an image", path);
-		return -EISDIR;
-	}
+	if (stat(path, &st) == 0 && S_ISDIR(st.st_mode))
+		return open_mounted(&opts, path, ret);
 	return image_open(path, &opts, ret);
 }
 
@@ -242,12 +292,5 @@ const char *cli_size_text(const struct cli *cli, uint64_t bytes, char ret[SIZE_T
 
 void cli_print_name(FILE *out, const char *name, size_t len)
 {
-	for (size_t i = 0; i < len; i++) {
-		unsigned char c = (unsigned char)name[i];
-
-		if (c < 0x20 || c == 0x7f || c == '\\')
-			fprintf(out, "\\%03o", c);
-		else
-			putc(c, out);
-	}
+	describe_put_name(out, name, len);
 }

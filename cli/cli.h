@@ -119,7 +119,7 @@ int cli_size(const char *text, uint64_t *ret);
 /* the exit code for a negative errno (or 0): -EBADMSG is damage */
 int cli_exit_code(int err);
 
-/* open an image that is a file (later: URL, directory on a mount). Messages are logged */
+/* open an image that is a file, or by its directory on a mount. Messages are logged */
 int cli_open_image(const struct cli *cli, const char *path, struct image **ret);
 
 /* resolve the PATH operand of a verb. Return: 0, or -errno after a message */
@@ -135,7 +135,7 @@ void cli_catch_signals(void);
 #define SIZE_TEXT_EXACT 24
 const char *cli_size_text(const struct cli *cli, uint64_t bytes, char ret[SIZE_TEXT_EXACT]);
 
-/* a name with control characters and backslashes as octal escapes, so that one name is one line */
+/* describe_put_name() */
 void cli_print_name(FILE *out, const char *name, size_t len);
 
 #endif

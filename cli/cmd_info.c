@@ -30,7 +30,8 @@ static void print_sizes(const struct cli *cli, const struct image_info *in)
 	uint64_t data = in->logical_bytes - min_u64(in->hole_bytes, in->logical_bytes);
 	char more[160];
 
-	snprintf(more, sizeof(more), "in %" PRIu64 " files and %" PRIu64 " directories", in->n_files, in->n_dirs);
+	snprintf(more, sizeof(more), "in %" PRIu64 " file%s and %" PRIu64 " director%s", in->n_files,
+		 in->n_files == 1 ? "" : "s", in->n_dirs, in->n_dirs == 1 ? "y" : "ies");
 	print_size(cli, "logical:", in->logical_bytes, more);
 	more[0] = '\0';
 	if (in->logical_bytes)

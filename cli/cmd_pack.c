@@ -223,12 +223,12 @@ static void print_json(const struct pack_args *args, const struct pack_result *r
 	json_string(&js, "id", id);
 	json_u64(&js, "logical_bytes", res->logical_bytes);
 	json_u64(&js, "hole_bytes", res->hole_bytes);
-	json_u64(&js, "shared_bytes", res->dup_bytes);
+	json_u64(&js, "dup_bytes", res->dup_bytes);
 	json_u64(&js, "base_bytes", res->base_bytes);
 	json_u64(&js, "stored_bytes", res->stored_bytes);
 	json_u64(&js, "image_bytes", res->image_bytes);
-	json_u64(&js, "files", res->n_files);
-	json_u64(&js, "chunks", res->n_chunks);
+	json_u64(&js, "n_files", res->n_files);
+	json_u64(&js, "n_chunks", res->n_chunks);
 	json_double(&js, "seconds", seconds, 3);
 	json_close(&js);
 	json_end(&js);
@@ -273,6 +273,8 @@ static int check_options(const struct cli *cli, const struct pack_args *args)
 		return cli_usage(cli, "--raw has no compression level");
 	if (args->opts.codec == PACK_LZ4 && (args->opts.level < 0 || args->opts.level > LZ4_LEVEL_MAX))
 		return cli_usage(cli, "--codec=lz4 takes levels from 1 to %d", LZ4_LEVEL_MAX);
+	if (args->opts.verify && !strcmp(args->opts.out ? args->opts.out : "", "-"))
+		return cli_usage(cli, "what goes to standard output cannot be verified: leave out --verify, or -o -");
 	if (args->flatten && args->n_bases)
 		return cli_usage(cli, "--flatten and --base exclude each other");
 	return 0;

@@ -178,6 +178,21 @@ void json_bytes(struct json *js, const char *key, const void *value, size_t len)
 	put_quoted(js->out, value, len);
 }
 
+void json_raw(struct json *js, const char *key, const char *json)
+{
+	const uint8_t *p = (const uint8_t *)json;
+	size_t len = strlen(json);
+
+	start_value(js, key);
+	for (size_t i = 0, n; i < len; i += n ? n : 1) {
+		n = utf8_sequence(p + i, len - i);
+		if (n)
+			fwrite(p + i, 1, n, js->out);
+		else
+			fputs("\xef\xbf\xbd", js->out);
+	}
+}
+
 void json_format(struct json *js, const char *key, const char *fmt, ...)
 {
 	char text[256];

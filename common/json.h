@@ -54,6 +54,8 @@ void json_null(struct json *js, const char *key);
 void json_double(struct json *js, const char *key, double value, int decimals);
 void json_string(struct json *js, const char *key, const char *value);
 void json_bytes(struct json *js, const char *key, const void *value, size_t len);
+/* text that is JSON already, on one line; bytes that are not UTF-8 become U+FFFD */
+void json_raw(struct json *js, const char *key, const char *json);
 /* printf into a string, for octal modes and hexadecimal addresses */
 void json_format(struct json *js, const char *key, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 

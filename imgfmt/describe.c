@@ -9,6 +9,7 @@
 
 #include "common/bytes.h"
 #include "common/cleanup.h"
+#include "common/json.h"
 
 #define MAP_SHARED_FLAG  1u           /* MAP_SHARED, as the format has it */
 #define MAPS_NAME_COLUMN 73           /* where /proc/PID/maps begins the name */
@@ -28,167 +29,90 @@ const char *describe_file_format(uint32_t format)
 	return format < ARRAY_SIZE(names) ? names[format] : "unknown";
 }
 
-/* cJSON wants terminated UTF-8; other bytes become U+FFFD, so that the output stays JSON */
-static char *utf8_copy(const char *text, size_t len)
+static void put_numbers(struct json *js, const struct image_info *info)
 {
-	char *out = malloc(len * 3 + 1), *w = out;
-	const unsigned char *p = (const unsigned char *)text, *end = p + len;
-
-	while (out && p < end) {
-		size_t n = *p < 0x80                 ? 1
-			   : *p >= 0xc2 && *p < 0xe0 ? 2
-			   : (*p & 0xf0) == 0xe0     ? 3
-			   : *p >= 0xf0 && *p < 0xf5 ? 4
-						     : 0;
-		bool good = n && n <= (size_t)(end - p) && *p;
-
-		for (size_t i = 1; good && i < n; i++)
-			good = (p[i] & 0xc0) == 0x80;
-		if (good && ((*p == 0xe0 && p[1] < 0xa0) || (*p == 0xed && p[1] > 0x9f) ||
-			     (*p == 0xf0 && p[1] < 0x90) || (*p == 0xf4 && p[1] > 0x8f)))
-			good = false;
-		w = good ? (char *)memcpy(w, p, n) + n : stpcpy(w, "\xef\xbf\xbd");
-		p += good ? n : 1;
-	}
-	if (out)
-		*w = '\0';
-	return out;
+	json_u64(js, "version", info->version);
+	json_u64(js, "incompat_flags", info->incompat);
+	json_u64(js, "compat_flags", info->compat);
+	json_u64(js, "chunk_size", info->chunk_size);
+	json_u64(js, "file_size", info->file_size);
+	json_u64(js, "index_bytes", info->index_bytes);
+	json_u64(js, "logical_bytes", info->logical_bytes);
+	json_u64(js, "hole_bytes", info->hole_bytes);
+	json_u64(js, "chunk_bytes", info->chunk_bytes);
+	json_u64(js, "stored_bytes", info->stored_bytes);
+	json_u64(js, "base_bytes", info->base_bytes);
+	json_u64(js, "dup_bytes", info->dup_bytes);
+	json_u64(js, "n_files", info->n_files);
+	json_u64(js, "n_dirs", info->n_dirs);
+	json_u64(js, "n_inodes", info->n_inodes);
+	json_u64(js, "n_names", info->n_names);
+	json_u64(js, "n_extents", info->n_extents);
+	json_u64(js, "n_spaces", info->n_spaces);
+	json_u64(js, "n_regions", info->n_regions);
+	json_u64(js, "n_segments", info->n_segments);
+	json_u64(js, "n_chunks", info->n_chunks);
+	json_u64(js, "n_chunks_raw", info->n_chunks_raw);
+	json_u64(js, "n_chunks_zstd", info->n_chunks_zstd);
+	json_u64(js, "n_chunks_lz4", info->n_chunks_lz4);
+	json_u64(js, "n_chunks_shuffled", info->n_chunks_shuffled);
+	json_u64(js, "n_chunks_base", info->n_chunks_base);
 }
 
-static void put_text(cJSON *to, const char *key, const char *text, size_t len)
+static int put_bases(struct json *js, struct image *img)
 {
-	char *copy = utf8_copy(text, len);
-
-	cJSON_AddStringToObject(to, key, copy ? copy : "");
-	free(copy);
-}
-
-static void put(cJSON *to, const char *key, uint64_t value)
-{
-	char text[24];
-
-	/* as text, because a double does not hold 64 bits */
-	snprintf(text, sizeof(text), "%llu", (unsigned long long)value);
-	cJSON_AddRawToObject(to, key, text);
-}
-
-static void put_numbers(cJSON *root, const struct image_info *info)
-{
-	const struct {
-		const char *key;
-		uint64_t value;
-	} rows[] = {
-		{ "version", info->version },
-		{ "incompat_flags", info->incompat },
-		{ "compat_flags", info->compat },
-		{ "chunk_size", info->chunk_size },
-		{ "file_size", info->file_size },
-		{ "index_bytes", info->index_bytes },
-		{ "logical_bytes", info->logical_bytes },
-		{ "hole_bytes", info->hole_bytes },
-		{ "chunk_bytes", info->chunk_bytes },
-		{ "stored_bytes", info->stored_bytes },
-		{ "base_bytes", info->base_bytes },
-		{ "dup_bytes", info->dup_bytes },
-		{ "n_files", info->n_files },
-		{ "n_dirs", info->n_dirs },
-		{ "n_inodes", info->n_inodes },
-		{ "n_names", info->n_names },
-		{ "n_extents", info->n_extents },
-		{ "n_spaces", info->n_spaces },
-		{ "n_regions", info->n_regions },
-		{ "n_segments", info->n_segments },
-		{ "n_chunks", info->n_chunks },
-		{ "n_chunks_raw", info->n_chunks_raw },
-		{ "n_chunks_zstd", info->n_chunks_zstd },
-		{ "n_chunks_lz4", info->n_chunks_lz4 },
-		{ "n_chunks_shuffled", info->n_chunks_shuffled },
-		{ "n_chunks_base", info->n_chunks_base },
-	};
-
-	for (size_t i = 0; i < ARRAY_SIZE(rows); i++)
-		put(root, rows[i].key, rows[i].value);
-}
-
-static int put_bases(cJSON *root, struct image *img)
-{
-	cJSON *list = cJSON_AddArrayToObject(root, "bases");
 	uint64_t n = image_info(img)->n_bases;
+	int err = 0;
 
-	for (uint32_t i = 0; i < n; i++) {
+	json_array(js, "bases");
+	for (uint32_t i = 0; i < n && !err; i++) {
 		struct image_base base;
 		char id[33];
-		int err = image_base(img, i, &base);
-		cJSON *o = cJSON_CreateObject();
 
-		if (!o || !cJSON_AddItemToArray(list, o)) {
-			cJSON_Delete(o);
-			return -ENOMEM;
-		}
+		err = image_base(img, i, &base);
 		if (err)
-			return err;
+			break;
 		image_id_text(base.id, id);
-		cJSON_AddStringToObject(o, "id", id);
-		put_text(o, "name", base.name, base.name_len);
+		json_object_line(js, NULL);
+		json_string(js, "id", id);
+		json_bytes(js, "name", base.name, base.name_len);
+		json_close(js);
 	}
-	return 0;
+	json_close(js);
+	return err;
 }
 
-static int put_space(cJSON *list, struct image *img, uint32_t index)
+static int put_space(struct json *js, struct image *img, uint32_t index)
 {
 	_cleanup_free_ char *member = NULL;
 	struct image_space space;
-	cJSON *o = cJSON_CreateObject();
 	int err = image_space(img, index, &space);
 
-	if (!o || !cJSON_AddItemToArray(list, o)) {
-		cJSON_Delete(o);
-		return -ENOMEM;
-	}
 	if (!err)
 		err = image_inode_path(img, space.ino, &member);
 	if (err)
 		return err;
-	put_text(o, "name", space.name, space.name_len);
-	cJSON_AddStringToObject(o, "kind", describe_space_kind(space.kind));
-	put_text(o, "member", member, strlen(member));
-	put(o, "pid", space.pid);
-	put(o, "n_regions", space.n_regions);
-	put(o, "n_segments", space.n_segments);
+	json_object_line(js, NULL);
+	json_bytes(js, "name", space.name, space.name_len);
+	json_string(js, "kind", describe_space_kind(space.kind));
+	json_string(js, "member", member);
+	json_u64(js, "pid", space.pid);
+	json_u64(js, "n_regions", space.n_regions);
+	json_u64(js, "n_segments", space.n_segments);
+	json_close(js);
 	return 0;
 }
 
-static int put_spaces(cJSON *root, struct image *img)
+static int put_spaces(struct json *js, struct image *img)
 {
-	cJSON *list = cJSON_AddArrayToObject(root, "spaces");
 	uint64_t n = min_u64(image_info(img)->n_spaces, DESCRIBE_SPACES);
+	int err = 0;
 
-	for (uint32_t i = 0; i < n; i++) {
-		int err = put_space(list, img, i);
-
-		if (err)
-			return err;
-	}
-	return 0;
-}
-
-static int put_properties(cJSON *root, struct image *img)
-{
-	const char *json;
-	size_t len;
-	cJSON *o;
-	int err = image_properties(img, &json, &len);
-
-	if (err)
-		return err;
-	o = len ? cJSON_ParseWithLength(json, len) : NULL;
-	if (!cJSON_IsObject(o)) {
-		cJSON_Delete(o);
-		o = cJSON_CreateObject();
-	}
-	if (!cJSON_AddItemToObject(root, "properties", o))
-		cJSON_Delete(o);
-	return 0;
+	json_array(js, "spaces");
+	for (uint32_t i = 0; i < n && !err; i++)
+		err = put_space(js, img, i);
+	json_close(js);
+	return err;
 }
 
 static void json_free(cJSON **json)
@@ -196,38 +120,64 @@ static void json_free(cJSON **json)
 	cJSON_Delete(*json);
 }
 
-int describe_info_json(struct image *img, char **ret, size_t *ret_len)
+/* parsed and printed anew, so that whatever the image has there the whole stays JSON */
+static int put_properties(struct json *js, struct image *img)
 {
-	_cleanup_(json_free) cJSON *root = cJSON_CreateObject();
+	_cleanup_(json_free) cJSON *o = NULL;
 	_cleanup_free_ char *text = NULL;
-	char id[33], *p;
+	const char *json;
 	size_t len;
+	int err = image_properties(img, &json, &len);
+
+	if (err)
+		return err;
+	o = len ? cJSON_ParseWithLength(json, len) : NULL;
+	if (cJSON_IsObject(o))
+		text = cJSON_PrintUnformatted(o);
+	json_raw(js, "properties", text ? text : "{}");
+	return 0;
+}
+
+static int put_info(struct json *js, struct image *img)
+{
+	char id[33];
 	int err;
 
 	image_id_text(image_info(img)->id, id);
-	put_text(root, "path", image_path(img), strlen(image_path(img)));
-	cJSON_AddStringToObject(root, "id", id);
-	put_numbers(root, image_info(img));
-	err = put_properties(root, img);
+	json_object(js, NULL);
+	json_string(js, "path", image_path(img));
+	json_string(js, "id", id);
+	put_numbers(js, image_info(img));
+	err = put_properties(js, img);
 	if (!err)
-		err = put_bases(root, img);
+		err = put_bases(js, img);
 	if (!err)
-		err = put_spaces(root, img);
+		err = put_spaces(js, img);
+	json_close(js);
+	if (!err)
+		json_end(js);
+	return err;
+}
+
+int describe_info_json(struct image *img, char **ret, size_t *ret_len)
+{
+	_cleanup_free_ char *text = NULL;
+	size_t len = 0;
+	struct json js;
+	FILE *f = open_memstream(&text, &len);
+	int err;
+
+	if (!f)
+		return -ENOMEM;
+	json_begin(&js, f);
+	err = put_info(&js, img);
+	if (fclose(f) && !err)
+		err = -ENOMEM;
+	if (!err && len > DESCRIBE_MAX)
+		err = -EFBIG;
 	if (err)
 		return err;
-	text = cJSON_Print(root);
-	if (!text)
-		return -ENOMEM;
-	len = strlen(text);
-	if (len > DESCRIBE_MAX)
-		return -EFBIG;
-	p = realloc(text, len + 2);
-	if (!p)
-		return -ENOMEM;
-	text = NULL;
-	p[len++] = '\n';
-	p[len] = '\0';
-	*ret = p;
+	*ret = steal_ptr(&text);
 	*ret_len = len;
 	return 0;
 }
@@ -281,15 +231,23 @@ int describe_region(struct image *img, const struct image_space *space, const st
 	return 0;
 }
 
-static void put_name(FILE *f, const char *name, size_t len)
+void describe_put_name(FILE *f, const char *name, size_t len)
 {
-	for (size_t i = 0; i < len; i++) {
-		unsigned char c = (unsigned char)name[i];
+	const uint8_t *p = (const uint8_t *)name;
 
-		if (c < 0x20 || c == 0x7f || c == '\\')
-			fprintf(f, "\\%03o", c);
-		else
-			putc(c, f);
+	for (size_t i = 0, n; i < len; i += n) {
+		bool plain;
+
+		n = utf8_sequence(p + i, len - i);
+		/* U+0080 to U+009F are control characters too: a terminal may take them for commands */
+		plain = n == 1 ? p[i] >= 0x20 && p[i] != 0x7f && p[i] != '\\' : n && !(p[i] == 0xc2 && p[i + 1] < 0xa0);
+		n = n ? n : 1;
+		for (size_t k = i; k < i + n; k++) {
+			if (plain)
+				putc(p[k], f);
+			else
+				fprintf(f, "\\%03o", p[k]);
+		}
 	}
 }
 
@@ -302,7 +260,7 @@ void describe_put_region(FILE *f, const struct image_region *region)
 
 	if (region->name_len) {
 		fprintf(f, "%*s", width < MAPS_NAME_COLUMN ? MAPS_NAME_COLUMN - width : 0, "");
-		put_name(f, region->name, region->name_len);
+		describe_put_name(f, region->name, region->name_len);
 	}
 }
 

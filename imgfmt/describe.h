@@ -35,9 +35,14 @@ int describe_info_json(struct image *img, char **ret, size_t *ret_len);
 /*
  * The regions of an address space, a line each as in /proc/PID/maps, then a tab and what is stored:
  *   7f12a000-7f12c000 rw-p 00000000 00:00 0                  [heap]<TAB>stored=512 zero=4096 absent=0
- * Control characters and backslashes in names are octal escapes.
  */
 int describe_maps_text(struct image *img, uint32_t space, char **ret, size_t *ret_len);
+
+/*
+ * A name so that it is one line and can be told from any other: control characters, backslashes and what is not
+ * UTF-8 as octal escapes (\012).
+ */
+void describe_put_name(FILE *f, const char *name, size_t len);
 
 /* the part of such a line before the tab */
 void describe_put_region(FILE *f, const struct image_region *region);
