@@ -42,6 +42,7 @@ static const struct option longs[] = {
 	{ "codec", required_argument, NULL, OPT_CODEC },
 	{ "chunk", required_argument, NULL, OPT_CHUNK },
 	{ "base", required_argument, NULL, OPT_BASE },
+	CLI_LONG_BASE_PATH,
 	{ "flatten", no_argument, NULL, OPT_FLATTEN },
 	{ "gunzip", no_argument, NULL, OPT_GUNZIP },
 	{ "verify", no_argument, NULL, OPT_VERIFY },
@@ -252,6 +253,7 @@ static int do_pack(struct cli *cli, struct pack_args *args)
 	cli_catch_signals();
 	progress_start(&progress, cli->quiet ? PROGRESS_NONE : cli->progress, "packing");
 	args->opts.threads = cli->threads;
+	args->opts.base_path = cli->n_base_path ? cli->base_path : NULL;
 	args->opts.progress = progress_update;
 	args->opts.progress_ctx = &progress;
 	args->opts.stop = &cli_stop;
@@ -327,6 +329,7 @@ const struct verb verb_pack = {
 		"      --no-filter      never shuffle the bytes of numeric data\n"
 		"      --chunk SIZE     unit of compression, 64K to 4M (default 256K)\n"
 		"      --base IMAGE     do not store what IMAGE has; it is then needed to read; may be repeated\n"
+		"      --base-path DIR  look for bases of bases there too; may be repeated\n"
 		"      --flatten        SRC is an image: make OUT from it so that it needs no base\n"
 		"      --gunzip         store gzip DMTCP images uncompressed, so that they get views and holes\n"
 		"      --verify         read the image again and compare before it gets its name\n"

@@ -46,6 +46,7 @@ void packer_note(struct packer *p, const char *path, const char *note)
 
 static int open_bases(struct packer *p)
 {
+	const struct image_opts opts = { .base_path = p->opts->base_path };
 	const char *const *path = p->opts->bases;
 	size_t n = 0;
 
@@ -55,7 +56,7 @@ static int open_bases(struct packer *p)
 	if (!p->bases)
 		return -ENOMEM;
 	for (size_t i = 0; i < n; i++) {
-		int r = image_open(path[i], NULL, &p->bases[i]);
+		int r = image_open(path[i], &opts, &p->bases[i]);
 
 		if (r)
 			return r;
@@ -204,11 +205,11 @@ static void report_damage(void *ctx, const struct verify_damage *d)
 /* directories where the bases of the new image are, so that it can be read back before it has its place */
 static char **base_directories(const struct packer *p)
 {
-	size_t n = p->n_bases + p->n_parents, k = 0;
-	char **list = calloc(n + 2, sizeof(*list));
+	size_t n = writer_n_used_bases(p->writer), k = 0;
+	char **list = calloc(n + 1, sizeof(*list));
 
 	for (size_t i = 0; list && i < n; i++) {
-		const struct image *img = i < p->n_bases ? p->bases[i] : p->parents[i - p->n_bases];
+		const struct image *img = writer_used_base(p->writer, (unsigned)i);
 		const char *path = image_path(img), *slash = strrchr(path, '/');
 
 		list[k] = slash ? strndup(path, (size_t)(slash - path) + (slash == path)) : strdup(".");

@@ -12,14 +12,15 @@
 enum pack_codec { PACK_ZSTD, PACK_LZ4, PACK_RAW };
 
 struct pack_opts {
-	const char *src;                      /* file or directory */
-	const char *out;                      /* path of the image; "-": standard output */
-	enum pack_codec codec;                /* 0: zstd */
-	int level;                            /* -7 (fastest) to 19 for zstd, 1 (fast) to 12 for LZ4. 0: the default (1; LZ4: 3) */
-	bool no_filter;                       /* never shuffle bytes */
-	unsigned threads;                     /* 0: as many as processors */
-	uint32_t chunk_size;                  /* 0: 256 KiB */
-	const char *const *bases;             /* paths of base images, NULL-terminated; or NULL */
+	const char *src;          /* file or directory */
+	const char *out;          /* path of the image; "-": standard output */
+	enum pack_codec codec;    /* 0: zstd */
+	int level;                /* -7 (fastest) to 19 for zstd, 1 (fast) to 12 for LZ4. 0: the default (1; LZ4: 3) */
+	bool no_filter;           /* never shuffle bytes */
+	unsigned threads;         /* 0: as many as processors */
+	uint32_t chunk_size;      /* 0: 256 KiB */
+	const char *const *bases; /* paths of base images, NULL-terminated; or NULL */
+	const char *const *base_path;         /* directories where their own bases may be, NULL-terminated; or NULL */
 	bool gunzip;                          /* store gzip DMTCP images uncompressed */
 	bool verify;                          /* read everything again before publishing */
 	bool no_fsync;                        /* for tests and benchmarks only */
