@@ -11,6 +11,7 @@
 #include "common/cleanup.h"
 #include "common/json.h"
 #include "common/log.h"
+#include "imgfmt/flatten.h"
 #include "imgfmt/format.h"
 #include "imgfmt/pack.h"
 
@@ -64,6 +65,7 @@ struct pack_args {
 	const char *bases[CLI_BASES_MAX + 1];
 	size_t n_bases;
 	bool flatten, level_given;
+	bool shaped; /* an option says how the data is to be stored */
 };
 
 static int set_level(struct cli *cli, struct pack_args *args, const char *text)
@@ -138,6 +140,7 @@ static int value_option(struct cli *cli, struct pack_args *args, int c)
 
 static int one_option(struct cli *cli, struct pack_args *args, int c)
 {
+	args->shaped |= c != 'o' && c != OPT_FLATTEN && c != OPT_VERIFY && c != OPT_NO_FSYNC && c != OPT_BASE;
 	switch (c) {
 	case OPT_RAW:
 		args->opts.codec = PACK_RAW;
@@ -243,21 +246,43 @@ static double now_seconds(void)
 	return (double)ts.tv_sec + (double)ts.tv_nsec * 1e-9;
 }
 
-static int do_pack(struct cli *cli, struct pack_args *args)
+static int flatten(const struct cli *cli, const struct pack_opts *o, struct pack_result *ret)
 {
+	const struct flatten_opts opts = {
+		.out = o->out,
+		.threads = o->threads,
+		.verify = o->verify,
+		.no_fsync = o->no_fsync,
+		.progress = o->progress,
+		.progress_ctx = o->progress_ctx,
+		.stop = o->stop,
+	};
+	struct image *img;
+	int err = cli_open_image(cli, o->src, &img);
+
+	if (err)
+		return err;
+	err = image_flatten(img, &opts, ret);
+	image_close(img);
+	return err;
+}
+
+static int do_pack(const struct cli *cli, const struct pack_args *args)
+{
+	struct pack_opts opts = args->opts;
 	struct pack_result res;
 	struct progress progress;
 	double start = now_seconds();
 	int err;
 
 	cli_catch_signals();
-	progress_start(&progress, cli->quiet ? PROGRESS_NONE : cli->progress, "packing");
-	args->opts.threads = cli->threads;
-	args->opts.base_path = cli->n_base_path ? cli->base_path : NULL;
-	args->opts.progress = progress_update;
-	args->opts.progress_ctx = &progress;
-	args->opts.stop = &cli_stop;
-	err = pack(&args->opts, &res);
+	progress_start(&progress, cli->quiet ? PROGRESS_NONE : cli->progress, args->flatten ? "flattening" : "packing");
+	opts.threads = cli->threads;
+	opts.base_path = cli->n_base_path ? cli->base_path : NULL;
+	opts.progress = progress_update;
+	opts.progress_ctx = &progress;
+	opts.stop = &cli_stop;
+	err = args->flatten ? flatten(cli, &opts, &res) : pack(&opts, &res);
 	progress_end(&progress, err == 0);
 	if (err)
 		return cli_exit_code(err);
@@ -279,6 +304,10 @@ static int check_options(const struct cli *cli, const struct pack_args *args)
 		return cli_usage(cli, "what goes to standard output cannot be verified: leave out --verify, or -o -");
 	if (args->flatten && args->n_bases)
 		return cli_usage(cli, "--flatten and --base exclude each other");
+	if (args->flatten && args->shaped)
+		return cli_usage(cli, "--flatten copies what is stored as it is: no options that say how to store");
+	if (args->flatten && !args->opts.out)
+		return cli_usage(cli, "--flatten needs -o: the image to make, which may be SRC itself");
 	return 0;
 }
 
@@ -302,10 +331,6 @@ static int run_pack(const struct verb *verb, int argc, char **argv)
 	if (rc)
 		return rc;
 	args.opts.src = argv[optind];
-	if (args.flatten) {
-		log_error("cannot flatten '%s': not in this version", args.opts.src);
-		return CLI_FAILED;
-	}
 	if (!args.opts.out) {
 		rc = default_output(&cli, args.opts.src, &out);
 		if (rc)
@@ -330,7 +355,7 @@ const struct verb verb_pack = {
 		"      --chunk SIZE     unit of compression, 64K to 4M (default 256K)\n"
 		"      --base IMAGE     do not store what IMAGE has; it is then needed to read; may be repeated\n"
 		"      --base-path DIR  look for bases of bases there too; may be repeated\n"
-		"      --flatten        SRC is an image: make OUT from it so that it needs no base\n"
+		"      --flatten        SRC is an image: make OUT from it, as it is but with what is in its bases\n"
 		"      --gunzip         store gzip DMTCP images uncompressed, so that they get views and holes\n"
 		"      --verify         read the image again and compare before it gets its name\n"
 		"      --creator, --host, --time   note program, host name, time of packing in the image\n"

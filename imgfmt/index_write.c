@@ -5,22 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/sysmacros.h>
-#include <xxhash.h>
 
 #include "common/bytes.h"
 #include "common/cleanup.h"
 #include "common/log.h"
-#include "imgfmt/footer.h"
-
-/* one section on its way out: blocks are hashed as they fill */
-struct section_out {
-	struct output *out;
-	uint8_t block[THAW_INDEX_BLOCK];
-	size_t fill;
-	le64 *hashes;
-	size_t n_hashes, cap_hashes;
-	uint64_t start, length;
-};
+#include "imgfmt/section_write.h"
 
 struct builder {
 	const struct index_input *in;
@@ -31,48 +20,11 @@ struct builder {
 	uint64_t data_end;
 };
 
-static int end_block(struct section_out *s)
-{
-	if (s->n_hashes == s->cap_hashes) {
-		size_t cap = 2 * s->cap_hashes + 64;
-		le64 *bigger = reallocarray(s->hashes, cap, sizeof(*bigger));
-
-		if (!bigger)
-			return -ENOMEM;
-		s->hashes = bigger;
-		s->cap_hashes = cap;
-	}
-	s->hashes[s->n_hashes++] = le64_make(XXH3_64bits(s->block, s->fill));
-	s->length += s->fill;
-	if (output_write(s->out, s->block, s->fill))
-		return -EIO;
-	s->fill = 0;
-	return 0;
-}
-
-static int emit(struct section_out *s, const void *data, size_t len)
-{
-	const uint8_t *p = data;
-
-	while (len) {
-		size_t part = (size_t)min_u64(len, sizeof(s->block) - s->fill);
-		int r;
-
-		memcpy(s->block + s->fill, p, part);
-		s->fill += part;
-		p += part;
-		len -= part;
-		if (s->fill == sizeof(s->block) && (r = end_block(s)))
-			return r;
-	}
-	return 0;
-}
-
 /* -- the entries of each section -------------------------------------------------------------- */
 
 static int emit_summary(struct builder *b, struct section_out *s)
 {
-	return emit(s, &b->summary, sizeof(b->summary));
+	return section_out_put(s, &b->summary, sizeof(b->summary));
 }
 
 static int emit_chunks(struct builder *b, struct section_out *s)
@@ -81,7 +33,7 @@ static int emit_chunks(struct builder *b, struct section_out *s)
 	int r = 0;
 
 	for (size_t i = 0; i < chunks->n && !r; i++)
-		r = emit(s, table_at(chunks, i), sizeof(struct thaw_chunk));
+		r = section_out_put(s, table_at(chunks, i), sizeof(struct thaw_chunk));
 	return r;
 }
 
@@ -132,7 +84,7 @@ static int emit_inodes(struct builder *b, struct section_out *s)
 			.format = le32_make(is_file ? node->format : 0),
 		};
 
-		r = emit(s, &e, sizeof(e));
+		r = section_out_put(s, &e, sizeof(e));
 	}
 	return r;
 }
@@ -151,7 +103,7 @@ static int emit_names(struct builder *b, struct section_out *s)
 			.name_len = le32_make(n->len),
 		};
 
-		r = emit(s, &e, sizeof(e));
+		r = section_out_put(s, &e, sizeof(e));
 	}
 	return r;
 }
@@ -164,7 +116,7 @@ static int emit_extents(struct builder *b, struct section_out *s)
 	for (uint64_t i = 0; i < n && !r; i++) {
 		const struct thaw_extent e = writer_extent(b->in->writer, i);
 
-		r = emit(s, &e, sizeof(e));
+		r = section_out_put(s, &e, sizeof(e));
 	}
 	return r;
 }
@@ -192,7 +144,7 @@ static int emit_spaces(struct builder *b, struct section_out *s)
 
 		region += sp->n_regions;
 		segment += sp->n_segments;
-		r = emit(s, &e, sizeof(e));
+		r = section_out_put(s, &e, sizeof(e));
 	}
 	return r;
 }
@@ -209,7 +161,7 @@ static int emit_region(struct builder *b, struct section_out *s, const struct la
 		.name_len = le32_make(g->name_len),
 	};
 
-	return emit(s, &e, sizeof(e));
+	return section_out_put(s, &e, sizeof(e));
 }
 
 static int emit_regions(struct builder *b, struct section_out *s)
@@ -236,7 +188,7 @@ static int emit_segment(struct builder *b, struct section_out *s, const struct l
 		.base = le16_make((uint16_t)base),
 	};
 
-	return base < 0 ? base : emit(s, &e, sizeof(e));
+	return base < 0 ? base : section_out_put(s, &e, sizeof(e));
 }
 
 static int emit_segments(struct builder *b, struct section_out *s)
@@ -265,7 +217,7 @@ static int emit_xattrs(struct builder *b, struct section_out *s)
 			.value_len = le32_make(x->value_len),
 		};
 
-		r = emit(s, &e, sizeof(e));
+		r = section_out_put(s, &e, sizeof(e));
 	}
 	return r;
 }
@@ -291,28 +243,28 @@ static int emit_bases(struct builder *b, struct section_out *s)
 
 		memcpy(e.image_id, image_info(img)->id, sizeof(e.image_id));
 		at += strlen(base_name(img));
-		r = emit(s, &e, sizeof(e));
+		r = section_out_put(s, &e, sizeof(e));
 	}
 	return r;
 }
 
 static int emit_strings(struct builder *b, struct section_out *s)
 {
-	int r = emit(s, b->in->tree->strings, b->in->tree->strings_len);
+	int r = section_out_put(s, b->in->tree->strings, b->in->tree->strings_len);
 
 	if (!r)
-		r = emit(s, b->in->layout->strings, b->in->layout->strings_len);
+		r = section_out_put(s, b->in->layout->strings, b->in->layout->strings_len);
 	for (unsigned i = 0; i < writer_n_used_bases(b->in->writer) && !r; i++) {
 		const char *name = base_name(writer_used_base(b->in->writer, i));
 
-		r = emit(s, name, strlen(name));
+		r = section_out_put(s, name, strlen(name));
 	}
 	return r;
 }
 
 static int emit_properties(struct builder *b, struct section_out *s)
 {
-	return b->in->properties ? emit(s, b->in->properties, strlen(b->in->properties)) : 0;
+	return b->in->properties ? section_out_put(s, b->in->properties, strlen(b->in->properties)) : 0;
 }
 
 /* -- the whole -------------------------------------------------------------------------------- */
@@ -337,36 +289,11 @@ static const struct section_kind {
 
 static int write_section(struct builder *b, const struct section_kind *kind)
 {
-	struct section_out *s = &b->section;
-	struct footer_section *entry = &b->footer.sections[b->footer.n_sections];
-	XXH128_canonical_t hash;
-	int r = output_align(b->in->out, THAW_PAGE);
+	int r = section_out_begin(&b->section, b->in->out);
 
-	if (r)
-		return r;
-	s->start = b->in->out->pos;
-	s->length = 0;
-	s->fill = s->n_hashes = 0;
-	r = kind->emit(b, s);
-	if (!r && s->fill)
-		r = end_block(s);
-	if (r || !s->length)
-		return r;
-	r = output_align(b->in->out, 8);
 	if (!r)
-		r = output_write(b->in->out, s->hashes, s->n_hashes * sizeof(*s->hashes));
-	if (r)
-		return r;
-	XXH128_canonicalFromHash(&hash, XXH3_128bits(s->hashes, s->n_hashes * sizeof(*s->hashes)));
-	*entry = (struct footer_section){
-		.type = kind->type,
-		.entry_size = kind->entry_size,
-		.offset = s->start,
-		.length = s->length,
-	};
-	memcpy(entry->hash, hash.digest, sizeof(entry->hash));
-	b->footer.n_sections++;
-	return 0;
+		r = kind->emit(b, &b->section);
+	return r ? r : section_out_end(&b->section, kind->type, kind->entry_size, &b->footer);
 }
 
 static void sum_up(struct builder *b, struct index_totals *t)
@@ -431,7 +358,6 @@ int index_write(const struct index_input *in, uint8_t ret_id[16], struct index_t
 	if (!b)
 		return -ENOMEM;
 	b->in = in;
-	b->section.out = in->out;
 	b->data_end = in->out->pos;
 	b->layout_strings = in->tree->strings_len;
 	b->base_strings = b->layout_strings + in->layout->strings_len;
@@ -442,7 +368,7 @@ int index_write(const struct index_input *in, uint8_t ret_id[16], struct index_t
 		r = write_footer(b, ret_id);
 	if (r == -ENOMEM)
 		log_error("cannot write '%s': out of memory", in->out->name);
-	free(b->section.hashes);
+	section_out_release(&b->section);
 	free(b);
 	return r;
 }

@@ -17,7 +17,7 @@
 #include "imgfmt/footer.h"
 #include "imgfmt/index_write.h"
 #include "imgfmt/packer.h"
-#include "imgfmt/verify.h"
+#include "imgfmt/verify_output.h"
 
 #define DEFAULT_LEVEL     1
 #define DEFAULT_LZ4_LEVEL 3 /* as small as zstd --fast=3, decoded more than twice as fast */
@@ -194,14 +194,6 @@ static int start_writer(struct packer *p)
 	return r;
 }
 
-static void report_damage(void *ctx, const struct verify_damage *d)
-{
-	const struct packer *p = ctx;
-
-	log_error("verification of '%s' failed at offset %llu: %s", p->out.name, (unsigned long long)d->stored_off,
-		  d->what);
-}
-
 /* directories where the bases of the new image are, so that it can be read back before it has its place */
 static char **base_directories(const struct packer *p)
 {
@@ -222,21 +214,8 @@ static char **base_directories(const struct packer *p)
 static int read_again(struct packer *p)
 {
 	char **dirs = base_directories(p);
-	const struct image_opts iopts = { .base_path = (const char *const *)dirs };
-	const struct verify_opts vopts = { .threads = p->threads, .damage = report_damage, .ctx = p };
-	struct verify_result result = { 0 };
-	struct source *src = NULL;
-	struct image *img = NULL;
-	int fd = dup(p->out.fd), r;
+	int r = dirs ? verify_output(&p->out, (const char *const *)dirs, p->threads) : -ENOMEM;
 
-	r = fd < 0 ? -errno : source_open_fd(fd, p->out.name, &src);
-	if (!r)
-		r = image_open_source(src, &iopts, &img);
-	if (!r)
-		r = image_check(img, &vopts, &result);
-	if (!r && (result.n_damaged || result.n_index_errors))
-		r = -EIO;
-	image_close(img);
 	for (char **d = dirs; d && *d; d++)
 		free(*d);
 	free(dirs);
