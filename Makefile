@@ -36,25 +36,26 @@ TESTS   := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/test_*.c))
 TOOLS   := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/tool_*.c))
 SHIMS   := $(patsubst tests/%.c,$(BUILD)/tests/%.so,$(wildcard tests/shim_*.c))
 FUZZERS := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/fuzz_*.c))
+EXAMPLES := $(patsubst examples/%,$(BUILD)/examples/%,$(patsubst %/,%,$(dir $(wildcard examples/*/*_main.c))))
 REPLAYS := $(FUZZERS:%=%.replay)
 BENCHES := $(patsubst %.c,$(BUILD)/%,$(wildcard bench/bench_*.c))
 CFILES  := $(SRC) $(wildcard tests/*.c bench/*.c examples/*/*.c)
-HFILES  := $(wildcard */*.h)
+HFILES  := $(wildcard */*.h examples/*/*.h)
 SHFILES := $(wildcard tests/*.sh bench/*.sh dist/*.sh dist/*.bash examples/*.sh) .ci/run
 
-all: $(PROGS)                            ## build the programs (default)
+all: $(PROGS) $(EXAMPLES)                ## build the programs (default)
 
 deps:                                    ## install what building and testing needs (apt, as root)
 	$(Q)dist/deps.sh
 
-demo: $(PROGS) $(TOOLS)                  ## pack, look into and unpack a checkpoint, step by step
+demo: all $(TOOLS)                       ## pack, look into and unpack a checkpoint, step by step
 	$(Q)BUILD=$(BUILD) examples/demo.sh
 
 check: check-programs                    ## run every test; T=prefix runs some
 	$(Q)BUILD=$(BUILD) tests/run.sh $(T)
 check-long: check-programs               ## the tests with the loops that are too long for every day
 	$(Q)THAW_LONG=1 BUILD=$(BUILD) tests/run.sh $(T)
-check-programs: $(PROGS) $(TESTS) $(TOOLS) $(SHIMS) $(REPLAYS)
+check-programs: all $(TESTS) $(TOOLS) $(SHIMS) $(REPLAYS)
 
 bench: $(PROGS) $(TOOLS) $(BENCHES)      ## run the benchmarks (see bench/README.md)
 	$(Q)BUILD=$(BUILD) bench/run.sh $(T)
@@ -107,6 +108,11 @@ $(PROGS): $(BUILD)/%: $(BUILD)/cli/%_main.o $(BUILD)/libthaw.a
 	$(call say,LINK)$(CC) $(CFLAGS) -o $@ $^ $(all_libs)
 $(TESTS) $(TOOLS) $(BENCHES): %: %.o $(BUILD)/libthaw.a
 	$(call say,LINK)$(CC) $(CFLAGS) -o $@ $^ $(all_libs)
+# Examples are apart from everything else: what saves or restores itself cannot have a sanitizer in it.
+$(EXAMPLES): $(BUILD)/examples/%: $(wildcard examples/*/*.[ch]) | $(after_deps)
+	@mkdir -p $(@D)
+	$(call say,LINK)$(CC) -I. -D_GNU_SOURCE -std=c11 -pthread $(WARN) -O2 -g -fno-stack-protector -o $@ \
+		$(filter examples/$*/%.c,$^) -ldl
 $(FUZZERS): %: %.o $(BUILD)/libthaw.a
 	$(call say,LINK)$(CC) $(CFLAGS) -fsanitize=fuzzer -o $@ $^ $(all_libs)
 $(REPLAYS): %.replay: %.o $(BUILD)/tests/replay.o $(BUILD)/libthaw.a
