@@ -209,7 +209,7 @@ static int on_range(void *ctx, const struct diff_member *m, const struct diff_re
 		}
 		json_object_line(&d->js, NULL);
 		json_u64(&d->js, m ? "offset" : "addr", off);
-		json_u64(&d->js, "length", len);
+		json_u64(&d->js, "len", len);
 		if (unknown)
 			json_bool(&d->js, "unreadable", true);
 		json_close(&d->js);

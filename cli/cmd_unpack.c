@@ -39,7 +39,7 @@ static void print_result(const struct cli *cli, const char *dest, const struct u
 	json_object(&js, NULL);
 	json_string(&js, "dest", dest);
 	json_u64(&js, "n_files", res->n_files);
-	json_u64(&js, "bytes", res->n_bytes);
+	json_u64(&js, "logical_bytes", res->n_bytes);
 	json_u64(&js, "n_failed", res->n_failed);
 	json_close(&js);
 	json_end(&js);

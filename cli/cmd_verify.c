@@ -226,7 +226,7 @@ static void put_place_json(struct verify *v, const struct locate_hit *hit)
 		json_string(js, "member", hit->path);
 		json_u64(js, "offset", hit->off);
 	}
-	json_u64(js, "length", hit->len);
+	json_u64(js, "len", hit->len);
 	if (hit->space)
 		put_region_json(js, hit->region);
 	json_close(js);
