@@ -8,6 +8,7 @@
   oracle.py view IMAGE SPACE ADDR LEN   bytes of an address space
   oracle.py verify IMAGE          check every rule of the document; lists what is broken
   oracle.py sections IMAGE        where things are, as JSON
+  oracle.py dump IMAGE            every byte that is not zero, field by field
 Options: --base-path DIR (may be repeated): where else to look for bases.
 Exit codes: 0 good, 1 failed, 2 usage, 3 damaged image.
 
@@ -45,6 +46,23 @@ SECTION = {
     BASES: ("BASES", "<16sQI36s"),
     STRINGS: ("STRINGS", None),
     PROPERTIES: ("PROPERTIES", None),
+}
+FIELDS = {
+    "header": ("<8sII4072sQ", "magic version chunk_size reserved header_hash"),
+    "footer": ("<8sIIIIQQII16s", "magic version chunk_size incompat_flags compat_flags file_size data_end n_sections reserved image_id"),
+    "section entry": ("<IIQQ16s24s", "type entry_size offset length hash reserved"),
+    SUMMARY: ("<13Q24s", "logical_bytes hole_bytes chunk_bytes stored_bytes base_bytes dup_bytes n_chunks_raw n_chunks_zstd "
+              "n_chunks_lz4 n_chunks_shuffled n_chunks_base n_files n_dirs reserved"),
+    CHUNKS: ("", "stored_off hash stored_len logical_len codec shuffle base reserved"),
+    INODES: ("", "mode nlink uid gid size mtime_sec mtime_nsec rdev_major rdev_minor n_xattrs first_xattr first count "
+             "hole_bytes parent format reserved"),
+    NAMES: ("", "parent inode name_off name_len reserved"),
+    EXTENTS: ("", "off chunk chunk_off"),
+    SPACES: ("", "name_off name_len kind inode pid first_region first_segment n_regions n_segments reserved"),
+    REGIONS: ("", "addr len pgoff prot flags name_off name_len reserved"),
+    SEGMENTS: ("", "addr len off inode kind reserved base"),
+    XATTRS: ("", "name_off value_off name_len value_len reserved"),
+    BASES: ("", "image_id name_off name_len reserved"),
 }
 FLAG_LZ4, FLAG_SHUFFLE, FLAG_BASE = 1, 2, 4
 RAW, ZSTD, LZ4 = 0, 1, 2
@@ -524,6 +542,60 @@ class Image:
             at = hi
         write(bytes(end - at))
 
+    def dump(self, out):
+        """The whole file: fields with their bytes and values, a line each; what is left out is zero."""
+        self.dumped = 0
+
+        def line(off, data, text):
+            if any(self.pread(self.dumped, off - self.dumped)):
+                raise Damage("bytes before %d belong to nothing" % off)
+            self.dumped = off + len(data)
+            for i in range(0, len(data), 16):
+                out("%08x  %-48s %s" % (off + i, data[i:i + 16].hex(" "), text if i == 0 else ""))
+
+        def struct_at(off, key, title):
+            fmt, names = FIELDS[key]
+            fmt = fmt or SECTION[key][1]
+            out("%s" % title)
+            pos = off
+            for (count, code), name in zip(re.findall(r"(\d*)([sBHIQq])", re.sub(r"13Q", "Q" * 13, fmt)), names.split()):
+                data = self.pread(pos, struct.calcsize("<" + count + code))
+                if name != "reserved":
+                    value = "" if code == "s" else " = %d" % struct.unpack("<" + code, data)
+                    if name == "mode":
+                        value = " = 0%o" % struct.unpack("<I", data)
+                    if name.endswith("hash"):
+                        value = ""
+                    line(pos, data, name + value)
+                pos += len(data)
+
+        def raw(off, n, title):
+            out(title)
+            data = self.pread(off, n)
+            for i in (i for i in range(0, n, 16) if any(data[i:i + 16])):
+                line(off + i, data[i:i + 16], "".join(chr(c) if 32 <= c < 127 else "." for c in data[i:i + 16]))
+        struct_at(0, "header", "header")
+        for c, k in enumerate(self.chunks):
+            if not k[6]:
+                raw(k[0], k[2], "chunk %d, %s" % (c, ("raw", "zstd", "LZ4")[k[4]]))
+        for kind, off, length, hashes, end in self.places:
+            name = SECTION[kind][0]
+            size = struct.calcsize(SECTION[kind][1] or "")
+            if size:
+                for i in range(length // size):
+                    struct_at(off + i * size, kind, "%s %d" % (name, i) if length > size else name)
+            else:
+                raw(off, length, name)
+            out("block hashes of %s" % name)
+            for at in range(hashes, end, 8):
+                line(at, self.pread(at, 8), "hash")
+        foot = self.size - PAGE
+        struct_at(foot, "footer", "footer")
+        for i, entry in enumerate(self.table):
+            struct_at(foot + 64 + 64 * i, "section entry", "section entry %d: %s" % (i, SECTION[entry[0]][0]))
+        out("end of the footer")
+        line(self.size - 8, self.pread(self.size - 8, 8), "footer_hash")
+
     # every other rule
 
     def verify(self):
@@ -767,7 +839,7 @@ class Image:
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--base-path", action="append", default=[])
-    p.add_argument("verb", choices=("list", "cat", "maps", "view", "verify", "sections"))
+    p.add_argument("verb", choices=("list", "cat", "maps", "view", "verify", "sections", "dump"))
     p.add_argument("image")
     p.add_argument("args", nargs="*")
     a = p.parse_intermixed_args()
@@ -789,6 +861,8 @@ def main():
         img.write_range(ino, 0, None, out)
     elif a.verb == "view":
         img.view(os.fsencode(a.args[0]), int(a.args[1], 0), int(a.args[2], 0), out)
+    elif a.verb == "dump":
+        img.dump(lambda text: print(text.rstrip()))
     elif a.verb == "sections":
         print(json.dumps({"id": img.image_id.hex(), "chunk_size": img.chunk_size, "data_end": img.data_end, "size": img.size,
                           "chunks": [{"off": c[0], "stored": c[2], "logical": c[3], "codec": c[4], "shuffle": c[5], "base": c[6]}

@@ -4,6 +4,7 @@
 
   oracle_check.py [--base-path DIR] tree IMAGE DIR    names, metadata and bytes of the tree that was packed
   oracle_check.py [--base-path DIR] ls IMAGE          'thawfs ls -R --json IMAGE' on standard input
+                                                      (--any-owner: owners may differ)
   oracle_check.py [--base-path DIR] maps IMAGE        'thawfs maps --json IMAGE' on standard input
 """
 import json
@@ -70,7 +71,7 @@ def describe(path):
     return d
 
 
-def tree(img, top):
+def tree(img, top, any_owner):
     found, inodes = {}, {}
     for here, dirs, files in os.walk(os.fsencode(top)):
         for name in dirs + files:
@@ -86,7 +87,10 @@ def tree(img, top):
             d["xattrs"] = {n: v for n, v in d["xattrs"].items() if n.startswith("user.")}
             if not d["xattrs"]:
                 del d["xattrs"]
-        differ("'%s'" % os.fsdecode(path), d, describe(found[path]))
+        there = describe(found[path])
+        if any_owner:
+            there["uid"], there["gid"] = d["uid"], d["gid"]
+        differ("'%s'" % os.fsdecode(path), d, there)
         differ("sharing of '%s'" % os.fsdecode(path), inodes.setdefault(ino, os.lstat(found[path]).st_ino),
                os.lstat(found[path]).st_ino)
         if img.is_type(ino, stat.S_IFREG):
@@ -113,7 +117,8 @@ def maps(img, theirs):
 
 
 def main():
-    args = sys.argv[1:]
+    any_owner = "--any-owner" in sys.argv
+    args = [a for a in sys.argv[1:] if a != "--any-owner"]
     base_paths = []
     while args and args[0] == "--base-path":
         base_paths.append(args[1])
@@ -123,7 +128,7 @@ def main():
         sys.exit(2)
     img = oracle.Image(args[1], base_paths)
     if args[0] == "tree":
-        tree(img, args[2])
+        tree(img, args[2], any_owner)
     elif args[0] == "ls":
         mine = sorted((img.describe(p, i) for p, i in img.walk() if p), key=lambda d: d["path"])
         theirs = sorted(json.load(sys.stdin)["members"], key=lambda d: d["path"])
