@@ -99,7 +99,8 @@ static int add_xattr(struct tree *tree, struct tree_node *node, const char *path
 
 	if (!value)
 		return -ENOMEM;
-	n = lgetxattr(path, name, value, THAW_XATTR_MAX + 1);
+	n = tree->single ? getxattr(path, name, value, THAW_XATTR_MAX + 1)
+			 : lgetxattr(path, name, value, THAW_XATTR_MAX + 1);
 	if (n < 0)
 		return errno == ENODATA ? 0 : -errno;
 	if (n > (ssize_t)THAW_XATTR_MAX || strlen(name) > THAW_NAME_MAX)
@@ -119,10 +120,16 @@ static int add_xattr(struct tree *tree, struct tree_node *node, const char *path
 	return r;
 }
 
+/* as everywhere: a single file may be named through a symlink, below a tree none is followed */
+static ssize_t list_xattrs(const struct tree *tree, const char *path, char *list, size_t room)
+{
+	return tree->single ? listxattr(path, list, room) : llistxattr(path, list, room);
+}
+
 /* @path leads to the entry through /proc/self/fd, so its length does not matter */
 static int scan_xattrs(struct tree *tree, struct tree_node *node, const char *path)
 {
-	ssize_t len = llistxattr(path, NULL, 0);
+	ssize_t len = list_xattrs(tree, path, NULL, 0);
 	_cleanup_free_ char *list = NULL;
 	_cleanup_free_ char **names = NULL;
 	size_t n = 0;
@@ -134,7 +141,7 @@ static int scan_xattrs(struct tree *tree, struct tree_node *node, const char *pa
 	names = malloc(((size_t)len + 4096) / 2 * sizeof(*names));
 	if (!list || !names)
 		return -ENOMEM;
-	len = llistxattr(path, list, (size_t)len + 4095);
+	len = list_xattrs(tree, path, list, (size_t)len + 4095);
 	if (len < 0)
 		return -errno;
 	list[len] = '\0';
@@ -374,6 +381,10 @@ int tree_scan(struct tree *tree, const char *src, const struct tree_exclude *exc
 			return scan_root_directory(tree, &st, exclude, n_exclude);
 		r = -errno;
 	} else if (!r && S_ISREG(st.st_mode)) {
+		if (excluded(&st, exclude, n_exclude)) {
+			log_error("cannot pack '%s': the image would take its place", src);
+			return -EINVAL;
+		}
 		tree->single = true;
 		r = open_parent(tree, src);
 		if (!r)
