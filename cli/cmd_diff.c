@@ -86,16 +86,15 @@ static void put_member_text(const struct diff_cli *d, const struct diff_member *
 static void put_region_text(const struct diff_cli *d, const struct diff_region *g)
 {
 	const struct image_region *one = g->a ? g->a : g->b;
-	struct image_region piece = *one;
+	char text[5];
 
-	/* the piece itself, as one line of maps */
-	piece.addr = g->addr;
-	piece.len = g->len;
-	piece.pgoff = one->pgoff + (g->addr - one->addr);
 	fputs(verdict(g->flags), stdout);
 	cli_print_name(stdout, g->space, g->space_len);
-	putchar(' ');
-	describe_put_region(stdout, &piece);
+	printf(" %08" PRIx64 "-%08" PRIx64 " %s", g->addr, g->addr + g->len, describe_perms(one, text));
+	if (one->name_len) {
+		putchar(' ');
+		cli_print_name(stdout, one->name, one->name_len);
+	}
 	put_flags(d->cli, g->flags, g->bytes, g->unknown_bytes);
 }
 
@@ -149,13 +148,14 @@ static void end_entry(struct diff_cli *d, uint64_t bytes, uint64_t unknown)
 
 static void put_side(struct json *js, const char *key, const struct image_region *g)
 {
+	char text[5];
+
 	if (!g)
 		return;
 	json_object_line(js, key);
 	json_u64(js, "addr", g->addr);
 	json_u64(js, "len", g->len);
-	json_format(js, "perms", "%c%c%c%c", g->prot & 1 ? 'r' : '-', g->prot & 2 ? 'w' : '-', g->prot & 4 ? 'x' : '-',
-		    g->flags & 1 ? 's' : 'p');
+	json_string(js, "perms", describe_perms(g, text));
 	json_u64(js, "flags", g->flags);
 	json_u64(js, "pgoff", g->pgoff);
 	json_bytes(js, "name", g->name_len ? g->name : "", g->name_len);

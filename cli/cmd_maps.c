@@ -51,12 +51,13 @@ static void put_region_text(const struct cli *cli, const struct image_region *re
 
 static void put_region_json(struct json *js, const struct image_region *region, const struct usage_sum *sum)
 {
+	char text[5];
+
 	json_object_line(js, NULL);
 	json_u64(js, "addr", region->addr);
 	json_u64(js, "len", region->len);
 	json_format(js, "range", "%08" PRIx64 "-%08" PRIx64, region->addr, region->addr + region->len);
-	json_format(js, "perms", "%c%c%c%c", region->prot & 1 ? 'r' : '-', region->prot & 2 ? 'w' : '-',
-		    region->prot & 4 ? 'x' : '-', region->flags & 1 ? 's' : 'p');
+	json_string(js, "perms", describe_perms(region, text));
 	json_u64(js, "flags", region->flags);
 	json_u64(js, "pgoff", region->pgoff);
 	json_bytes(js, "name", region->name_len ? region->name : "", region->name_len);

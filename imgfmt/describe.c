@@ -251,12 +251,22 @@ void describe_put_name(FILE *f, const char *name, size_t len)
 	}
 }
 
+const char *describe_perms(const struct image_region *region, char ret[5])
+{
+	ret[0] = region->prot & 1 ? 'r' : '-';
+	ret[1] = region->prot & 2 ? 'w' : '-';
+	ret[2] = region->prot & 4 ? 'x' : '-';
+	ret[3] = region->flags & MAP_SHARED_FLAG ? 's' : 'p';
+	ret[4] = '\0';
+	return ret;
+}
+
 void describe_put_region(FILE *f, const struct image_region *region)
 {
 	unsigned long long end = region->addr + region->len;
-	int width = fprintf(f, "%08llx-%08llx %c%c%c%c %08llx 00:00 0 ", (unsigned long long)region->addr, end,
-			    region->prot & 1 ? 'r' : '-', region->prot & 2 ? 'w' : '-', region->prot & 4 ? 'x' : '-',
-			    region->flags & MAP_SHARED_FLAG ? 's' : 'p', (unsigned long long)region->pgoff);
+	char perms[5];
+	int width = fprintf(f, "%08llx-%08llx %s %08llx 00:00 0 ", (unsigned long long)region->addr, end,
+			    describe_perms(region, perms), (unsigned long long)region->pgoff);
 
 	if (region->name_len) {
 		fprintf(f, "%*s", width < MAPS_NAME_COLUMN ? MAPS_NAME_COLUMN - width : 0, "");

@@ -44,6 +44,9 @@ int describe_maps_text(struct image *img, uint32_t space, char **ret, size_t *re
  */
 void describe_put_name(FILE *f, const char *name, size_t len);
 
+/* "rw-p", as there; returns @ret */
+const char *describe_perms(const struct image_region *region, char ret[5]);
+
 /* the part of such a line before the tab */
 void describe_put_region(FILE *f, const struct image_region *region);
 

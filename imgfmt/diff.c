@@ -10,7 +10,8 @@
 #include "imgfmt/diff_data.h"
 #include "imgfmt/walk.h"
 
-#define VIEW_END (1ull << 63) /* a view has no bytes at or above */
+#define MAP_ANONYMOUS_FLAG 0x20u        /* as the format has it */
+#define VIEW_END           (1ull << 63) /* a view has no bytes at or above */
 
 struct diff {
 	struct image *a, *b;
@@ -320,8 +321,8 @@ static unsigned compare_attributes(const struct image_region *a, const struct im
 		flags |= DIFF_PROT;
 	if (a->flags != b->flags)
 		flags |= DIFF_MAP_FLAGS;
-	/* both reckoned from the same address; they wrap alike */
-	if (a->pgoff - a->addr != b->pgoff - b->addr)
+	/* both reckoned from the same address, they wrap alike; what is no file has no offset in one */
+	if (!(a->flags & b->flags & MAP_ANONYMOUS_FLAG) && a->pgoff - a->addr != b->pgoff - b->addr)
 		flags |= DIFF_PGOFF;
 	if (a->name_len != b->name_len || memcmp(a->name, b->name, a->name_len) != 0)
 		flags |= DIFF_NAME;
