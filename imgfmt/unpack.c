@@ -479,20 +479,15 @@ static int split_path(const char *path, char **ret_dir, char **ret_name)
 }
 
 struct place {
-	char *dir;  /* to open */
-	char *name; /* of a single file in it; NULL: a tree, dir is its root */
+	char *dir;  /* to open, through links too: it is what the user named */
+	char *name; /* of a single file in it, or (tree) of a directory in it, which is not opened through a link */
+	bool tree;  /* without a name dir is its root */
 };
 
-static int fill_place(struct place *ret, const char *dir, const char *name, bool is_dir)
+static int fill_place(struct place *ret, const char *dir, const char *name)
 {
 	if (!out_name_good(name, strlen(name)))
 		return -EINVAL;
-	if (is_dir) {
-		ret->dir = malloc(strlen(dir) + strlen(name) + 2);
-		if (ret->dir)
-			stpcpy(stpcpy(stpcpy(ret->dir, dir), "/"), name);
-		return ret->dir ? 0 : -ENOMEM;
-	}
 	ret->dir = strdup(dir);
 	ret->name = strdup(name);
 	return ret->dir && ret->name ? 0 : -ENOMEM;
@@ -506,8 +501,9 @@ static int member_place(struct unpack *u, const struct image_inode *inode, struc
 	bool inside = stat(u->dest, &st) == 0 && S_ISDIR(st.st_mode);
 	int err = split_path(inside ? u->opts->member : u->dest, &dir, &name);
 
+	ret->tree = S_ISDIR(inode->mode);
 	if (!err)
-		err = fill_place(ret, inside ? u->dest : dir, name, S_ISDIR(inode->mode));
+		err = fill_place(ret, inside ? u->dest : dir, name);
 	if (err)
 		log_error("cannot unpack to '%s': %s", u->dest, strerror(-err));
 	free(dir);
@@ -530,6 +526,7 @@ static int find_member(struct unpack *u, uint32_t *ret_ino, struct place *ret)
 		return err;
 	}
 	if (*ret_ino == IMAGE_ROOT) {
+		ret->tree = true;
 		ret->dir = strdup(u->dest);
 		return ret->dir ? 0 : -ENOMEM;
 	}
@@ -553,15 +550,28 @@ static void unpack_release(struct unpack *u)
 		close(u->root);
 }
 
+static int open_place(struct unpack *u, const struct place *place)
+{
+	int parent = open_dir(place->dir, !place->name);
+
+	if (parent < 0) {
+		log_error("cannot open '%s': %s", place->dir, strerror(-parent));
+		return parent;
+	}
+	u->root = parent;
+	if (!place->tree || !place->name)
+		return 0;
+	u->root = out_enter(parent, place->name, u->opts->force);
+	close(parent);
+	return u->root < 0 ? say(place->name, u->root) : 0;
+}
+
 static int unpack_to(struct unpack *u, uint32_t ino, const struct place *place)
 {
-	int err;
+	int err = open_place(u, place);
 
-	u->root = open_dir(place->dir, !place->name);
-	if (u->root < 0) {
-		log_error("cannot open '%s': %s", place->dir, strerror(-u->root));
-		return u->root;
-	}
+	if (err)
+		return err;
 	err = pool_start(&u->pool, u->img, u->opts);
 	if (err) {
 		log_error("cannot start threads: %s", strerror(-err));
@@ -571,7 +581,7 @@ static int unpack_to(struct unpack *u, uint32_t ino, const struct place *place)
 	if (err)
 		pool_finish(&u->pool);
 	else
-		err = place->name ? unpack_one(u, ino, place->name) : unpack_tree(u, ino);
+		err = place->tree ? unpack_tree(u, ino) : unpack_one(u, ino, place->name);
 	/* also after damage: what is there is to stay */
 	if (!u->pool.err && !u->opts->no_fsync && syncfs(u->root)) {
 		err = -errno;
