@@ -272,6 +272,6 @@ const struct verb verb_ls = {
 		"  -R, --recursive      all levels, as paths\n"
 		"  -b, --bytes          exact sizes\n"
 		"      --json           everything, as JSON\n"
-		"\nControl characters and backslashes in names are shown as octal escapes.\n",
+		"\nControl characters, backslashes and bytes that are not UTF-8 are shown as octal escapes.\n",
 	.run = run_ls,
 };
