@@ -215,7 +215,9 @@ static int find_name(struct image *img, uint32_t ino, uint32_t dir, bool dir_kno
 		int r = open_dir(img, dir, &inode);
 
 		if (r)
-			return r;
+			return r == -ENOTDIR
+				       ? index_damaged(&img->index, THAW_INODES, ino, "its parent is no directory")
+				       : r;
 		from = inode.first;
 		to = inode.first + inode.count;
 	}
@@ -226,8 +228,13 @@ static int find_name(struct image *img, uint32_t ino, uint32_t dir, bool dir_kno
 		if (r)
 			return r;
 		if (le32_get(e->inode) == ino) {
+			struct image_inode parent;
+
 			*ret_dir = le32_get(e->parent);
-			return read_name(img, *ret_dir, i, ret_name);
+			r = open_dir(img, *ret_dir, &parent);
+			if (r == -ENOTDIR || r == -ENOENT)
+				return index_damaged(&img->index, THAW_NAMES, i, "bad parent or inode");
+			return r ? r : read_name(img, *ret_dir, i, ret_name);
 		}
 	}
 	return -ENOENT;
