@@ -90,6 +90,7 @@ def tree(img, top, any_owner):
         there = describe(found[path])
         if any_owner:
             there["uid"], there["gid"] = d["uid"], d["gid"]
+            d["mode"], there["mode"] = (d["mode"][-3:], there["mode"][-3:])  # without the owner, no set-user-ID
         differ("'%s'" % os.fsdecode(path), d, there)
         differ("sharing of '%s'" % os.fsdecode(path), inodes.setdefault(ino, os.lstat(found[path]).st_ino),
                os.lstat(found[path]).st_ino)
