@@ -135,6 +135,12 @@ void cli_catch_signals(void);
 #define SIZE_TEXT_EXACT 24
 const char *cli_size_text(const struct cli *cli, uint64_t bytes, char ret[SIZE_TEXT_EXACT]);
 
+/* what follows a noun after @n */
+static inline const char *cli_plural(uint64_t n)
+{
+	return n == 1 ? "" : "s";
+}
+
 /* describe_put_name() */
 void cli_print_name(FILE *out, const char *name, size_t len);
 

@@ -279,17 +279,19 @@ static void end_json(struct diff_cli *d, const struct diff_result *res, int err)
 
 static void end_text(const struct diff_cli *d, const struct diff_result *res)
 {
-	char a[SIZE_TEXT_EXACT], b[SIZE_TEXT_EXACT];
+	char text[SIZE_TEXT_EXACT];
 
 	if (diff_same(res)) {
-		printf("same: %" PRIu64 " members\n", res->n_members);
+		printf("same: %" PRIu64 " member%s\n", res->n_members, cli_plural(res->n_members));
 		return;
 	}
-	printf("%" PRIu64 " members differ, %" PRIu64 " only in A, %" PRIu64 " only in B, %s", res->n_members_differ,
-	       res->n_only_a, res->n_only_b, cli_size_text(d->cli, res->member_bytes, a));
-	printf("; %" PRIu64 " regions differ, %" PRIu64 " only in A, %" PRIu64 " only in B, %s\n",
-	       res->n_regions_differ, res->n_regions_only_a, res->n_regions_only_b,
-	       cli_size_text(d->cli, res->region_bytes, b));
+	printf("members: %" PRIu64 " differ, %" PRIu64 " only in A, %" PRIu64 " only in B; %s", res->n_members_differ,
+	       res->n_only_a, res->n_only_b, cli_size_text(d->cli, res->member_bytes, text));
+	if (image_info(d->img[0])->n_regions || image_info(d->img[1])->n_regions)
+		printf(". regions: %" PRIu64 " differ, %" PRIu64 " only in A, %" PRIu64 " only in B; %s",
+		       res->n_regions_differ, res->n_regions_only_a, res->n_regions_only_b,
+		       cli_size_text(d->cli, res->region_bytes, text));
+	putchar('\n');
 }
 
 /* Return: enum cli_exit */

@@ -31,7 +31,7 @@ static void print_sizes(const struct cli *cli, const struct image_info *in)
 	char more[160];
 
 	snprintf(more, sizeof(more), "in %" PRIu64 " file%s and %" PRIu64 " director%s", in->n_files,
-		 in->n_files == 1 ? "" : "s", in->n_dirs, in->n_dirs == 1 ? "y" : "ies");
+		 cli_plural(in->n_files), in->n_dirs, in->n_dirs == 1 ? "y" : "ies");
 	print_size(cli, "logical:", in->logical_bytes, more);
 	more[0] = '\0';
 	if (in->logical_bytes)
@@ -90,7 +90,8 @@ static int print_spaces(struct image *img)
 			return err;
 		printf("%-12s ", "space:");
 		cli_print_name(stdout, space.name, space.name_len);
-		printf("  %s, %u regions, in ", describe_space_kind(space.kind), space.n_regions);
+		printf("  %s, %u region%s, in ", describe_space_kind(space.kind), space.n_regions,
+		       cli_plural(space.n_regions));
 		cli_print_name(stdout, member, strlen(member));
 		putchar('\n');
 	}

@@ -95,7 +95,7 @@ static void put_space_text(const struct image_space *space, const char *member, 
 	printf(" (%s, ", describe_space_kind(space->kind));
 	if (space->pid)
 		printf("pid %u, ", space->pid);
-	printf("%u regions, in ", space->n_regions);
+	printf("%u region%s, in ", space->n_regions, cli_plural(space->n_regions));
 	cli_print_name(stdout, member, strlen(member));
 	printf(")\n");
 }

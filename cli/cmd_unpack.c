@@ -28,7 +28,7 @@ static void print_result(const struct cli *cli, const char *dest, const struct u
 	struct json js;
 
 	if (!cli->json) {
-		printf("%s: %" PRIu64 " %s, %s", dest, res->n_files, res->n_files == 1 ? "file" : "files",
+		printf("%s: %" PRIu64 " file%s, %s", dest, res->n_files, cli_plural(res->n_files),
 		       cli_size_text(cli, res->n_bytes, text));
 		if (res->n_failed)
 			printf("; %" PRIu64 " could not be unpacked", res->n_failed);

@@ -395,7 +395,8 @@ static void put_good(struct verify *v, const struct verify_result *res)
 	if (v->index_only)
 		printf("the index is good; %" PRIu64 " chunks not read\n", image_info(v->img)->n_chunks);
 	else
-		printf("good: %" PRIu64 " files, %" PRIu64 " chunks, %s\n", image_info(v->img)->n_files, res->n_chunks,
+		printf("good: %" PRIu64 " file%s, %" PRIu64 " chunk%s, %s\n", image_info(v->img)->n_files,
+		       cli_plural(image_info(v->img)->n_files), res->n_chunks, cli_plural(res->n_chunks),
 		       cli_size_text(v->cli, res->good_bytes, text));
 }
 
@@ -426,7 +427,7 @@ static void log_damage(const struct verify *v, const struct verify_result *res)
 		snprintf(chunks, sizeof(chunks), "%zu of %" PRIu64 " chunks", v->n_bad, res->n_chunks);
 	if (v->n_index_errors)
 		snprintf(errors, sizeof(errors), "%s%" PRIu64 " error%s in the index", *chunks ? " and " : "",
-			 v->n_index_errors, v->n_index_errors == 1 ? "" : "s");
+			 v->n_index_errors, cli_plural(v->n_index_errors));
 	log_error("'%s' is damaged: %s%s", v->path, chunks, errors);
 }
 

@@ -224,7 +224,8 @@ static void one_round(struct image *good, uint64_t seed, const char *path)
 
 int main(int argc, char **argv)
 {
-	uint64_t rounds = getenv("THAW_LONG") && *getenv("THAW_LONG") == '1' ? 100000 : 3000;
+	const char *is_long = getenv("THAW_LONG");
+	uint64_t rounds = is_long && !strcmp(is_long, "1") ? 100000 : 3000;
 	uint64_t first = argc > 1 ? strtoull(argv[1], NULL, 10) : 1; /* a seed that failed */
 	char path[] = "/tmp/thaw-flat.XXXXXX";
 	struct image *good;
