@@ -131,6 +131,17 @@ static int compare(const char *a, size_t a_len, const char *b, size_t b_len)
 	return c ? c : a_len < b_len ? -1 : a_len > b_len;
 }
 
+/* Names that are not in order may be there twice, which nobody who makes files from them expects. */
+static int check_order(struct image *img, uint32_t dir, uint64_t i, const struct image_dirent *d)
+{
+	struct image_dirent before;
+	int r = read_name(img, dir, i - 1, &before);
+
+	if (!r && compare(before.name, before.len, d->name, d->len) >= 0)
+		r = index_damaged(&img->index, THAW_NAMES, i, "names are not in order");
+	return r;
+}
+
 static int open_dir(struct image *img, uint32_t dir, struct image_inode *ret)
 {
 	int r = image_inode(img, dir, ret);
@@ -182,6 +193,8 @@ int image_readdir(struct image *img, uint32_t dir, uint64_t index, struct image_
 	r = read_name(img, dir, inode.first + index, &d);
 	if (!r)
 		r = check_child(img, dir, d.ino, inode.first + index);
+	if (!r && index)
+		r = check_order(img, dir, inode.first + index, &d);
 	if (!r)
 		*ret = d;
 	return r;
@@ -237,7 +250,7 @@ static int find_name(struct image *img, uint32_t ino, uint32_t dir, bool dir_kno
 			return r ? r : read_name(img, *ret_dir, i, ret_name);
 		}
 	}
-	return -ENOENT;
+	return index_damaged(&img->index, THAW_INODES, ino, "no name leads to it");
 }
 
 static int prepend(char **path, const struct image_dirent *d)
