@@ -246,6 +246,8 @@ class Image:
         (version, chunk_size, self.incompat, self.compat, file_size, self.data_end, n,
          reserved) = struct.unpack_from("<IIIIQQII", foot, 8)
         self.image_id = foot[48:64]
+        if version > 1:
+            raise Failed("version %d is too new" % version)
         self.must_be(version == 1 and chunk_size == self.chunk_size, "footer: version or chunk size differs from the header's")
         if self.incompat & ~7:
             raise Failed("unknown incompatible feature: flags %#x" % self.incompat)
@@ -258,7 +260,7 @@ class Image:
 
     def read_sections(self):
         self.data, self.places = {}, []
-        end, last_type = self.data_end, 0
+        end, last_type, blocks, wanted, roots = self.data_end, 0, [], [], []
         for kind, entry_size, off, length, hash_, reserved in self.table:
             name = "section %s" % (SECTION[kind][0] if kind in SECTION else kind)
             self.must_be(kind > last_type, "%s: out of order", name)
@@ -274,15 +276,18 @@ class Image:
             self.must_be(end <= self.size - PAGE, "%s: ends at %d, behind the footer", name, end)
             data, hashes = self.pread(off, length), self.pread(hashes_off, 8 * n_blocks)
             self.must_be(not any(self.pread(off + length, hashes_off - off - length)), "%s: padding is not zero", name)
-            self.must_be(hash128(hashes) == hash_, "%s: hash of block hashes is wrong", name)
-            found = hash64(data[i:i + BLOCK] for i in range(0, length, BLOCK))
-            for i, (a, b) in enumerate(zip(found, struct.unpack("<%dQ" % n_blocks, hashes))):
-                self.must_be(a == b, "%s: block %d: hash is wrong", name, i)
+            blocks += [data[i:i + BLOCK] for i in range(0, length, BLOCK)]
+            wanted += [(name, i, h) for i, h in enumerate(struct.unpack("<%dQ" % n_blocks, hashes))]
+            roots.append((name, hashes, hash_))
             self.data[kind] = data
             self.places.append((kind, off, length, hashes_off, end))
             if kind in SECTION:
                 fmt = SECTION[kind][1]
                 self.must_be(entry_size == (struct.calcsize(fmt) if fmt else 1), "%s: entry size %d", name, entry_size)
+        for (name, _, hash_), found in zip(roots, xxh("-H2", 32, [r[1] for r in roots])):
+            self.must_be(bytes.fromhex(found) == hash_, "%s: hash of block hashes is wrong", name)
+        for (name, i, hash_), found in zip(wanted, hash64(blocks)):
+            self.must_be(found == hash_, "%s: block %d: hash is wrong", name, i)
         self.must_be(self.size - PAGE == align(end, PAGE), "footer is at %d instead of %d", self.size - PAGE, align(end, PAGE))
         self.must_be(not any(self.pread(end, self.size - PAGE - end)), "padding before the footer is not zero")
         self.must_be(INODES in self.data, "no section INODES")
@@ -599,6 +604,7 @@ class Image:
     # every other rule
 
     def verify(self):
+        missing = None
         for check in (self.check_chunks, self.check_padding, self.check_tree, self.check_names, self.check_extents,
                       self.check_xattrs, self.check_spaces, self.check_bases, self.check_summary, self.check_properties,
                       self.check_content):
@@ -606,6 +612,10 @@ class Image:
                 check()
             except Damage as e:
                 self.problems.append(str(e))
+            except Failed as e:
+                missing = e
+        if missing and not self.problems:
+            raise missing
         return self.problems
 
     def check_chunks(self):
@@ -821,7 +831,7 @@ class Image:
             return
         try:
             p = json.loads(self.data[PROPERTIES].decode("utf-8"))
-        except ValueError as e:
+        except (ValueError, RecursionError) as e:
             raise Damage("properties: %s" % e) from e
         self.must_be(isinstance(p, dict), "properties are no JSON object")
         self.want(p.get("source", "files") in ("dmtcp", "criu", "core", "files"), "properties: source")

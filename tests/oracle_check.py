@@ -6,6 +6,8 @@
   oracle_check.py [--base-path DIR] ls IMAGE          'thawfs ls -R --json IMAGE' on standard input
                                                       (--any-owner: owners may differ)
   oracle_check.py [--base-path DIR] maps IMAGE        'thawfs maps --json IMAGE' on standard input
+  oracle_check.py lies DIR                            what images in DIR are: good-*, damaged-*, new-* (too new),
+                                                      base-* (a base is missing)
 """
 import json
 import os
@@ -117,6 +119,24 @@ def maps(img, theirs):
                 differ("'%s' of region %#x" % (key, r["addr"]), n, s[key])
 
 
+def lies(folder):
+    wrong = []
+    for name in sorted(os.listdir(folder)):
+        want = name.split("-")[0]
+        try:
+            img = oracle.Image(os.path.join(folder, name))
+            what = img.verify()
+            got = "damaged" if what else "good"
+        except oracle.Damage as e:
+            got, what = "damaged", e
+        except oracle.Failed as e:
+            got, what = "base" if "base image" in str(e) else "new", e
+        if got != want:
+            wrong.append("%s: to the oracle it is %s (%s)" % (name, got, what))
+    if wrong:
+        sys.exit("\n".join(wrong))
+
+
 def main():
     any_owner = "--any-owner" in sys.argv
     args = [a for a in sys.argv[1:] if a != "--any-owner"]
@@ -124,6 +144,8 @@ def main():
     while args and args[0] == "--base-path":
         base_paths.append(args[1])
         args = args[2:]
+    if len(args) == 2 and args[0] == "lies":
+        return lies(args[1])
     if len(args) < 2 or args[0] not in ("tree", "ls", "maps") or len(args) != (3 if args[0] == "tree" else 2):
         sys.stderr.write(__doc__)
         sys.exit(2)
@@ -138,7 +160,8 @@ def main():
             differ("'%s'" % a["path"], a, b)
     else:
         maps(img, json.load(sys.stdin)["spaces"])
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -165,7 +165,7 @@ static inline void seen_inode(struct readall *ra, uint32_t ino, struct seen seen
 	seen[SEEN_XATTRS] = seen_xattrs(ra, &inode);
 	seen[SEEN_CONTENT] = S_ISREG(inode.mode) ? seen_file(ra, ino, inode.size) : (struct seen){ 0 };
 	r = image_inode_path(ra->img, ino, &path);
-	if (r && r != -ENOENT)
+	if (r)
 		seen[SEEN_META] = (struct seen){ .r = r };
 	free(path);
 }

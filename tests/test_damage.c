@@ -439,7 +439,14 @@ static void add_base(struct forge *f, const char *name, size_t len)
 	forge_add(&f->sections[THAW_BASES], &b, sizeof(b));
 	f->incompat |= THAW_INCOMPAT_BASE;
 }
-TELL(base_missing, add_base(f, "gone.thaw", 9))
+static void base_missing(struct forge *f)
+{
+	const struct thaw_chunk c = { .logical_len = le32_make(100), .base = le16_make(1) };
+
+	add_base(f, "gone.thaw", 9);
+	forge_add(&f->sections[THAW_CHUNKS], &c, sizeof(c));
+	forge_summary(f);
+}
 TELL(base_path, add_base(f, "../../etc/passwd", 16))
 TELL(base_nul, add_base(f, "a\0b", 3))
 TELL(base_no_name, add_base(f, "", 0))
