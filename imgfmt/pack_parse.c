@@ -490,7 +490,7 @@ static int inflate_to_spool(struct packer *p, int fd, int *ret_fd, uint64_t *ret
 {
 	_cleanup_close_ int out = open(p->out.dir ? p->out.dir : "/var/tmp", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
 	_cleanup_free_ char *buf = malloc(COPY_BUFFER);
-	int in = fcntl(fd, F_DUPFD_CLOEXEC, 3), n, r = 0;
+	int in = fcntl(fd, F_DUPFD_CLOEXEC, 3), n, code, r = 0;
 	uint64_t size = 0;
 	gzFile gz;
 
@@ -512,8 +512,11 @@ static int inflate_to_spool(struct packer *p, int fd, int *ret_fd, uint64_t *ret
 		if (p->opts->stop && *p->opts->stop)
 			r = -EINTR;
 	}
-	if (!r && n < 0)
-		r = 1;
+	if (!r && n < 0) {
+		gzerror(gz, &code);
+		/* what cannot be read is not what is damaged */
+		r = code == Z_ERRNO ? -errno : code == Z_MEM_ERROR ? -ENOMEM : 1;
+	}
 	if (gzclose(gz) != Z_OK && !r)
 		r = 1;
 	if (r)
@@ -554,19 +557,40 @@ static int gunzip_member(struct packer *p, uint32_t ino, int fd, const char *pat
 	return 0;
 }
 
+/* the first bytes of a file, @ret_len of them. Return: 0 or -errno */
+static int read_head(int fd, uint8_t head[HEAD], size_t *ret_len)
+{
+	size_t len = 0;
+
+	while (len < HEAD) {
+		ssize_t n = pread(fd, head + len, HEAD - len, (off_t)len);
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0)
+			return -errno;
+		if (n == 0)
+			break;
+		len += (size_t)n;
+	}
+	*ret_len = len;
+	return 0;
+}
+
 static int look_at(struct packer *p, uint32_t ino, int fd, const char *path)
 {
 	struct tree_node *node = tree_node(&p->tree, ino);
 	struct parse_file file = { .ino = ino };
 	uint8_t head[HEAD];
-	ssize_t n = pread(fd, head, sizeof(head), 0);
-	int format, copy, r;
+	size_t len = 0;
+	int format, copy, r = read_head(fd, head, &len);
 	bool inflated;
 
-	/* an error here will come again, and be reported, when the data is read */
-	if (n < SMALLEST)
-		return 0;
-	format = parse_detect(head, (size_t)n);
+	if (r) {
+		log_error("cannot read '%s': %s", path, strerror(-r));
+		return r;
+	}
+	format = parse_detect(head, len);
 	if (format == THAW_DMTCP_GZ) {
 		r = gunzip_member(p, ino, fd, path, &inflated);
 		if (r)
@@ -580,21 +604,25 @@ static int look_at(struct packer *p, uint32_t ino, int fd, const char *path)
 	if (format != THAW_DMTCP && format != THAW_CORE)
 		return 0;
 	copy = packer_reopen(p, ino);
-	if (copy < 0)
-		return 0;
-	r = source_open_fd(copy, path, &file.src);
+	r = copy < 0 ? copy : source_open_fd(copy, path, &file.src);
 	if (!r)
 		r = parse_file_as(p, format, &file, path);
 	source_close(file.src);
 	return r;
 }
 
+/* an error here ends the pack, as it would when the data is read: without it, views would be lost silently */
 static int look_at_file(struct packer *p, uint32_t ino)
 {
 	_cleanup_close_ int fd = tree_open(&p->tree, ino);
 	char buf[PATH_ROOM];
+	const char *path = tree_path(&p->tree, ino, buf, sizeof(buf));
 
-	return fd < 0 ? 0 : look_at(p, ino, fd, tree_path(&p->tree, ino, buf, sizeof(buf)));
+	if (fd < 0) {
+		log_error("cannot open '%s': %s", path, strerror(-fd));
+		return fd;
+	}
+	return look_at(p, ino, fd, path);
 }
 
 int packer_parse(struct packer *p)
