@@ -226,9 +226,11 @@ int image_base(struct image *img, uint32_t index, struct image_base *ret)
 		return r;
 	memcpy(b.id, e->image_id, sizeof(b.id));
 	b.name_len = le32_get(e->name_len);
-	if (!b.name_len || b.name_len > THAW_NAME_MAX ||
-	    image_string(img, le64_get(e->name_off), b.name_len, &b.name) || memchr(b.name, '/', b.name_len) ||
-	    memchr(b.name, '\0', b.name_len))
+	r = b.name_len && b.name_len <= THAW_NAME_MAX ? image_string(img, le64_get(e->name_off), b.name_len, &b.name)
+						      : -EBADMSG;
+	if (r && r != -EBADMSG)
+		return r;
+	if (r || memchr(b.name, '/', b.name_len) || memchr(b.name, '\0', b.name_len))
 		return index_damaged(&img->index, THAW_BASES, index, "bad name");
 	*ret = b;
 	return 0;

@@ -106,8 +106,10 @@ static int read_name(struct image *img, uint32_t dir, uint64_t i, struct image_d
 	d.len = le32_get(e->name_len);
 	if (le32_get(e->parent) != dir || d.ino == IMAGE_ROOT || d.ino >= index_count(&img->index, THAW_INODES))
 		return index_damaged(&img->index, THAW_NAMES, i, "bad parent or inode");
-	if (!d.len || d.len > THAW_NAME_MAX || image_string(img, le64_get(e->name_off), d.len, &d.name) ||
-	    !valid_name(d.name, d.len))
+	r = d.len && d.len <= THAW_NAME_MAX ? image_string(img, le64_get(e->name_off), d.len, &d.name) : -EBADMSG;
+	if (r && r != -EBADMSG)
+		return r;
+	if (r || !valid_name(d.name, d.len))
 		return index_damaged(&img->index, THAW_NAMES, i, "bad name");
 	*ret = d;
 	return 0;
@@ -327,9 +329,15 @@ int image_xattr(struct image *img, const struct image_inode *inode, uint32_t ind
 	x.name_len = le32_get(e->name_len);
 	x.value_len = le32_get(e->value_len);
 	x.value = "";
-	if (!x.name_len || x.name_len > THAW_NAME_MAX || x.value_len > THAW_XATTR_MAX ||
-	    image_string(img, le64_get(e->name_off), x.name_len, &x.name) || memchr(x.name, '\0', x.name_len) ||
-	    (x.value_len && image_string(img, le64_get(e->value_off), x.value_len, (const char **)&x.value)))
+	if (!x.name_len || x.name_len > THAW_NAME_MAX || x.value_len > THAW_XATTR_MAX)
+		r = -EBADMSG;
+	if (!r)
+		r = image_string(img, le64_get(e->name_off), x.name_len, &x.name);
+	if (!r && x.value_len)
+		r = image_string(img, le64_get(e->value_off), x.value_len, (const char **)&x.value);
+	if (r && r != -EBADMSG)
+		return r;
+	if (r || memchr(x.name, '\0', x.name_len))
 		return index_damaged(&img->index, THAW_XATTRS, i, "bad name or value");
 	*ret = x;
 	return 0;

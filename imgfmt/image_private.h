@@ -24,7 +24,10 @@ struct image {
 	int64_t base_tried[THAW_MAX_BASES]; /* when it was looked for last, in seconds */
 };
 
-/* a string of the image; @off and @len are from an entry, checked here */
+/*
+ * A string of the image; @off and @len are from an entry, checked here. Return: 0; -EBADMSG: a bad entry or damage;
+ * else that it could not be read, which is not to be taken for damage
+ */
 int image_string(struct image *img, uint64_t off, uint64_t len, const char **ret);
 
 #endif

@@ -46,8 +46,12 @@ int image_space(struct image *img, uint32_t space, struct image_space *ret)
 		.first_region = le64_get(e->first_region),
 		.first_segment = le64_get(e->first_segment),
 	};
-	if (!s.name_len || s.name_len > THAW_SPACE_NAME_MAX ||
-	    image_string(img, le64_get(e->name_off), s.name_len, &s.name) || !valid_space_name(s.name, s.name_len))
+	r = s.name_len && s.name_len <= THAW_SPACE_NAME_MAX
+		    ? image_string(img, le64_get(e->name_off), s.name_len, &s.name)
+		    : -EBADMSG;
+	if (r && r != -EBADMSG)
+		return r;
+	if (r || !valid_space_name(s.name, s.name_len))
 		return index_damaged(&img->index, THAW_SPACES, space, "bad name");
 	if (s.kind < THAW_SPACE_DMTCP || s.kind > THAW_SPACE_CORE || s.ino >= index_count(&img->index, THAW_INODES) ||
 	    !range_inside(s.first_region, s.n_regions, index_count(&img->index, THAW_REGIONS)) ||
@@ -106,8 +110,13 @@ int image_region(struct image *img, const struct image_space *space, uint32_t in
 	};
 	if (!g.len || g.addr + (g.len - 1) < g.addr)
 		return index_damaged(&img->index, THAW_REGIONS, i, "bad address or length");
-	if (g.name_len > THAW_REGION_NAME_MAX ||
-	    (g.name_len && image_string(img, le64_get(e->name_off), g.name_len, &g.name)))
+	if (g.name_len > THAW_REGION_NAME_MAX)
+		r = -EBADMSG;
+	else if (g.name_len)
+		r = image_string(img, le64_get(e->name_off), g.name_len, &g.name);
+	if (r && r != -EBADMSG)
+		return r;
+	if (r)
 		return index_damaged(&img->index, THAW_REGIONS, i, "bad name");
 	*ret = g;
 	return 0;
