@@ -319,6 +319,8 @@ static int scan_root_directory(struct tree *tree, const struct stat *st, const s
 	root->spool_fd = -1;
 	snprintf(path, sizeof(path), "/proc/self/fd/%d/.", tree->root_fd);
 	r = scan_xattrs(tree, root, path);
+	if (r)
+		log_error("cannot read the attributes of the source itself: %s", strerror(-r));
 	/* the list of nodes is the queue */
 	for (uint32_t ino = 0; !r && ino < tree->nodes.n; ino++)
 		if (S_ISDIR(tree_node(tree, ino)->st.st_mode))

@@ -52,7 +52,7 @@ struct unpack {
 
 /* -- directories ------------------------------------------------------------------------------- */
 
-/* the directory behind @fd becomes the one at hand; takes the descriptor */
+/* the directory behind @fd becomes the one at hand; takes the descriptor. Not logged */
 static int push_level(struct unpack *u, int fd, const struct image_inode *inode)
 {
 	struct unpack_dir *dir;
@@ -252,7 +252,7 @@ static int put_entry(struct unpack *u, const struct walk *w, const char *name)
 
 	if (S_ISDIR(w->inode.mode)) {
 		fd = out_enter(at_hand(u), name, u->opts->force);
-		return fd < 0 ? say(w->path, fd) : push_level(u, fd, &w->inode);
+		return say(w->path, fd < 0 ? fd : push_level(u, fd, &w->inode));
 	}
 	if (w->inode.nlink > 1) {
 		if (find_link(u, w->inode.ino))
@@ -321,7 +321,7 @@ static int finish_entry(struct unpack *u, const struct walk *w, const char *name
 	if (!S_ISDIR(w->inode.mode))
 		return make_link(u, w, name);
 	fd = openat(at_hand(u), name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-	return fd < 0 ? say(w->path, -errno) : push_level(u, fd, &w->inode);
+	return say(w->path, fd < 0 ? -errno : push_level(u, fd, &w->inode));
 }
 
 /* -- both -------------------------------------------------------------------------------------- */
@@ -419,6 +419,8 @@ static int unpack_tree(struct unpack *u, uint32_t ino)
 	u->bare_root = ino == IMAGE_ROOT && is_single(u->img);
 	fd = fcntl(u->root, F_DUPFD_CLOEXEC, 0);
 	err = fd < 0 ? -errno : push_level(u, steal_fd(&fd), &inode);
+	if (err)
+		log_error("cannot open '%s': %s", u->dest, strerror(-err));
 	if (!err)
 		err = walk_below(u, ino, put_entry, false);
 	if (err && err != -EBADMSG)
@@ -443,6 +445,8 @@ static int unpack_one(struct unpack *u, uint32_t ino, const char *name)
 	w.inode.nlink = 1; /* its other names are not wanted */
 	fd = fcntl(u->root, F_DUPFD_CLOEXEC, 0);
 	err = fd < 0 ? -errno : push_level(u, fd, &w.inode);
+	if (err)
+		log_error("cannot open the directory of '%s': %s", u->dest, strerror(-err));
 	if (!err)
 		err = put_entry(u, &w, name);
 	walk_release(&w);

@@ -295,8 +295,11 @@ static int same_as_chunk(struct worker *worker, uint32_t number, const struct th
 		r = read_own_chunk(worker, c);
 	else
 		r = read_origin(worker, number, job->len);
-	if (r)
-		return r;
+	if (r) {
+		log_error("cannot compare with chunk %u of '%s': %s", number, worker->w->opts.out->name,
+			  r == -EBADMSG ? "it was not written as it should be" : strerror(-r));
+		return r == -EBADMSG ? -EIO : r;
+	}
 	return memcmp(worker->check, job->in, job->len) == 0;
 }
 
