@@ -335,8 +335,12 @@ static void put_missing_base(struct verify *v, const struct image_base *base, co
 	put_image(v);
 	fputs("base '", stdout);
 	cli_print_name(stdout, base->name, base->name_len);
-	printf("' (%s) is missing: %" PRIu64 " chunks (%s) could not be checked\n", id, missing->n_chunks,
-	       cli_size_text(v->cli, missing->bytes, text));
+	printf("' (%s) is missing: ", id);
+	if (missing->n_chunks)
+		printf("%" PRIu64 " chunk%s (%s) could not be checked\n", missing->n_chunks,
+		       cli_plural(missing->n_chunks), cli_size_text(v->cli, missing->bytes, text));
+	else
+		puts("address spaces lead into its files");
 }
 
 /* Return: how many there are */

@@ -73,6 +73,21 @@ says "cannot read 'flat2.thaw': chunk 0 at offset 4096: "
 must cmp x.thaw old.thaw
 [ -z "$(find . -name '*.partial')" ] || fail "litter: $(find . -name '*.partial')"
 
+# memory that is in the files of a CRIU parent cannot be taken in
+must "$bin/tool_genimage" criu criu --size=2M --parents=1 >/dev/null
+must "$thawfs" pack -q -o store/0.thaw criu/0
+must "$thawfs" pack -q -o store/1.thaw criu/1
+if "$thawfs" info --json store/1.thaw | jq -e '.properties.source == "criu"' >/dev/null; then
+	must_fail 1 "$thawfs" pack --flatten -o x.thaw store/1.thaw
+	says "cannot flatten 'store/1.thaw': address space '1234' leads into files of '0.thaw', its parent"
+	must cmp x.thaw old.thaw
+	mv store/0.thaw gone.thaw
+	must_fail 1 "$thawfs" verify store/1.thaw
+	says "is missing: address spaces lead into its files"
+	mv gone.thaw store/0.thaw
+	must "$thawfs" verify -q store/1.thaw
+fi
+
 # not an image, and options that say how to store
 must_fail 3 "$thawfs" pack --flatten -o x.thaw tree/small1
 must_fail 1 "$thawfs" pack --flatten -o x.thaw tree
