@@ -284,6 +284,8 @@ static int do_pack(const struct cli *cli, const struct pack_args *args)
 	opts.stop = &cli_stop;
 	err = args->flatten ? flatten(cli, &opts, &res) : pack(&opts, &res);
 	progress_end(&progress, err == 0);
+	if (err == -EINTR)
+		log_error("cannot pack '%s': interrupted", args->opts.src);
 	if (err)
 		return cli_exit_code(err);
 	if (cli->json)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* thawfs unpack: options only; the work is imgfmt/unpack.c's. */
+#include <errno.h>
 #include <inttypes.h>
 
 #include "cli/cli.h"
@@ -63,7 +64,7 @@ static int do_unpack(const struct cli *cli, const char *path, const char *dest, 
 	err = image_unpack(img, dest, opts, &res);
 	progress_end(&progress, err == 0);
 	image_close(img);
-	if (cli_stop)
+	if (err == -EINTR)
 		log_error("cannot unpack '%s': interrupted", path);
 	else if (cli->json || !cli->quiet)
 		print_result(cli, dest, &res);
