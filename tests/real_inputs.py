@@ -128,7 +128,7 @@ def maps_regions(space, with_pgoff):
         if entry["name"] == space:
             for region in entry["regions"]:
                 start = int(region["addr"], 16) if isinstance(region["addr"], str) else region["addr"]
-                line = f"{start:x}-{start + region['len']:x} {region['prot'][:3]}"
+                line = f"{start:x}-{start + region['len']:x} {region['perms'][:3]}"
                 yield line + (f" {region['pgoff']:x}" if with_pgoff else "")
 
 
