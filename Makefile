@@ -29,6 +29,8 @@ all_libs     = $(LDFLAGS) $(pkg_libs) -ldl -pthread -lm
 
 # Everything but the mains is one archive, so a program, test or benchmark is one object and the archive.
 SRC     := $(wildcard common/*.c imgfmt/*.c gpu/*.c restore/*.c fs/*.c cli/*.c)
+MTCP_SRC := $(wildcard restore/mtcp/*.c)
+RESTARTER := $(BUILD)/thawfs-mtcp-restart
 MAINS   := cli/thawfs_main.c
 LIBOBJ  := $(patsubst %.c,$(BUILD)/%.o,$(filter-out $(MAINS),$(SRC)))
 PROGS   := $(patsubst %_main.c,$(BUILD)/%,$(notdir $(MAINS)))
@@ -39,11 +41,11 @@ FUZZERS := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/fuzz_*.c))
 EXAMPLES := $(patsubst examples/%,$(BUILD)/examples/%,$(patsubst %/,%,$(dir $(wildcard examples/*/*_main.c))))
 REPLAYS := $(FUZZERS:%=%.replay)
 BENCHES := $(patsubst %.c,$(BUILD)/%,$(wildcard bench/bench_*.c))
-CFILES  := $(SRC) $(wildcard tests/*.c bench/*.c examples/*/*.c)
-HFILES  := $(wildcard */*.h examples/*/*.h)
+CFILES  := $(SRC) $(MTCP_SRC) $(wildcard tests/*.c bench/*.c examples/*/*.c)
+HFILES  := $(wildcard */*.h restore/mtcp/*.h examples/*/*.h)
 SHFILES := $(wildcard tests/*.sh bench/*.sh dist/*.sh dist/*.bash examples/*.sh) .ci/run
 
-all: $(PROGS) $(EXAMPLES)                ## build the programs (default)
+all: $(PROGS) $(RESTARTER) $(EXAMPLES)                ## build the programs (default)
 
 deps:                                    ## install what building and testing needs (apt, as root)
 	$(Q)dist/deps.sh
@@ -84,12 +86,12 @@ lint: $(CFILES:%.c=$(BUILD)/%.tidy) | $(after_deps)  ## format check, clang-tidy
 	$(Q)! grep -snE 'include "(fs|restore|gpu|cli)/' imgfmt/*.[ch]
 	$(Q)! grep -snE 'include "(fs|restore|imgfmt|cli)/' gpu/*.[ch]
 	$(Q)! grep -snE 'include "(restore|gpu|cli)/' fs/*.[ch]
-	$(Q)! grep -snE 'include "(fs|cli)/' restore/*.[ch]
+	$(Q)! grep -snE 'include "(fs|cli)/' restore/*.[ch] restore/mtcp/*.[ch]
 	@echo "lint: clean"
 
 install: all                             ## install below $(DESTDIR)$(PREFIX)
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/man/man5
-	install -m755 $(PROGS) $(DESTDIR)$(PREFIX)/bin
+	install -m755 $(PROGS) $(RESTARTER) $(DESTDIR)$(PREFIX)/bin
 	install -m644 $(wildcard man/*.1) $(DESTDIR)$(PREFIX)/share/man/man1
 	install -m644 $(wildcard man/*.5) $(DESTDIR)$(PREFIX)/share/man/man5
 	install -D -m644 dist/thawfs.bash $(DESTDIR)$(PREFIX)/share/bash-completion/completions/thawfs
@@ -109,6 +111,13 @@ $(PROGS): $(BUILD)/%: $(BUILD)/cli/%_main.o $(BUILD)/libthaw.a
 	$(call say,LINK)$(CC) $(CFLAGS) -o $@ $^ $(all_libs)
 $(TESTS) $(TOOLS) $(BENCHES): %: %.o $(BUILD)/libthaw.a
 	$(call say,LINK)$(CC) $(CFLAGS) -o $@ $^ $(all_libs)
+# The restarter has no libc, and nothing in it may need relocation: it copies itself elsewhere.
+$(RESTARTER): $(MTCP_SRC) $(wildcard restore/mtcp/*.h) | $(after_deps)
+	@mkdir -p $(@D)
+	$(call say,LINK)$(CC) -I. -std=c11 $(WARN) -O2 -g -ffreestanding -fPIE -fvisibility=hidden -fno-stack-protector \
+		-fno-asynchronous-unwind-tables -fcf-protection=none -fno-tree-loop-distribute-patterns -nostdlib \
+		-static-pie -Wl,-z,noexecstack -Wl,-z,norelro -Wl,--build-id=none -o $@ $(MTCP_SRC)
+	@! readelf -rW $@ | grep -q R_X86 || { echo "$@ needs relocations"; rm -f $@; exit 1; }
 # Examples are apart from everything else: what saves or restores itself cannot have a sanitizer in it.
 $(EXAMPLES): $(BUILD)/examples/%: $(wildcard examples/*/*.[ch]) | $(after_deps)
 	@mkdir -p $(@D)
