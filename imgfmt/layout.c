@@ -373,8 +373,13 @@ int layout_end_space(struct layout *lay)
 	size_t n_regions = lay->n_regions - space->first_region, n_segments = lay->n_segments - space->first_segment;
 	int r;
 
-	if (n_regions)
-		sort_array(lay->regions + space->first_region, n_regions, sizeof(*lay->regions), cmp_region);
+	/* without any there may be no arrays either */
+	if (!n_regions && !n_segments)
+		return 0;
+	if (!n_regions)
+		return contradiction(lay, "segment outside all regions", lay->segments[space->first_segment].addr,
+				     lay->segments[space->first_segment].len);
+	sort_array(lay->regions + space->first_region, n_regions, sizeof(*lay->regions), cmp_region);
 	r = check_regions(lay, lay->regions + space->first_region, n_regions);
 	if (r)
 		return r;
