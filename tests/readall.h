@@ -29,7 +29,18 @@ struct readall {
 	uint8_t *buf;
 	uint64_t max_runs; /* of one file or view: an image may say that it has 2^60 bytes */
 	uint32_t max_items;
+	/* what STRINGS is in memory, if the test knows: all strings must lie in it (their page goes on behind it) */
+	const char *strings;
+	uint64_t strings_len;
 };
+
+static inline void seen_string(const struct readall *ra, const void *s, uint64_t len)
+{
+	const char *at = s;
+
+	if (ra->strings && len)
+		CHECK(at >= ra->strings && range_inside((uint64_t)(at - ra->strings), len, ra->strings_len));
+}
 
 static inline uint64_t seen_add(uint64_t hash, const void *data, size_t len)
 {
@@ -68,8 +79,7 @@ static inline int run_hash_add(struct readall *ra, struct run_hash *h, const str
 	if (r)
 		return r;
 	CHECK(len <= image_info(run->img)->chunk_size);
-	if (!range_inside(run->chunk_off, run->len, len))
-		return -EBADMSG;
+	CHECK(range_inside(run->chunk_off, run->len, len));
 	h->hash = seen_add(h->hash, ra->buf + run->chunk_off, run->len);
 	return 0;
 }
@@ -107,6 +117,7 @@ static inline struct seen seen_file(struct readall *ra, uint32_t ino, uint64_t s
 static inline struct seen seen_names(struct readall *ra, uint32_t ino, const struct image_inode *inode)
 {
 	struct seen s = { 0 };
+	struct image_inode child;
 	struct image_dirent d;
 	const char *target;
 	size_t len;
@@ -114,6 +125,8 @@ static inline struct seen seen_names(struct readall *ra, uint32_t ino, const str
 
 	if (S_ISLNK(inode->mode)) {
 		s.r = image_readlink(ra->img, ino, &target, &len);
+		if (!s.r)
+			seen_string(ra, target, len);
 		s.hash = s.r ? 0 : seen_add(0, target, len);
 	}
 	if (!S_ISDIR(inode->mode))
@@ -123,6 +136,10 @@ static inline struct seen seen_names(struct readall *ra, uint32_t ino, const str
 		if (s.r)
 			break;
 		CHECK(d.len > 0 && d.len <= 255 && !memchr(d.name, '/', d.len) && !memchr(d.name, 0, d.len));
+		seen_string(ra, d.name, d.len);
+		/* or a walk through the tree might not end */
+		if (image_inode(ra->img, d.ino, &child) == 0 && S_ISDIR(child.mode))
+			CHECK(d.ino > ino && child.parent == ino);
 		s.hash = seen_add(seen_add(s.hash, &d.ino, 4), d.name, d.len);
 		/* names out of order are damage that only image_check() sees, but they are found or not, no more */
 		s.r = image_lookup(ra->img, ino, d.name, d.len, &found);
@@ -139,8 +156,11 @@ static inline struct seen seen_xattrs(struct readall *ra, const struct image_ino
 
 	for (uint32_t i = 0; i < min_u64(inode->n_xattrs, ra->max_items) && !s.r; i++) {
 		s.r = image_xattr(ra->img, inode, i, &x);
-		if (!s.r)
-			s.hash = seen_add(seen_add(s.hash, x.name, x.name_len), x.value, x.value_len);
+		if (s.r)
+			break;
+		seen_string(ra, x.name, x.name_len);
+		seen_string(ra, x.value, x.value_len);
+		s.hash = seen_add(seen_add(s.hash, x.name, x.name_len), x.value, x.value_len);
 	}
 	return s;
 }
@@ -199,6 +219,7 @@ static inline void seen_space(struct readall *ra, uint32_t i, struct seen seen[S
 		seen[k] = (struct seen){ .r = r };
 	if (r)
 		return;
+	seen_string(ra, s.name, s.name_len);
 	seen[SEEN_META].hash = seen_add(s.pid + s.kind, s.name, s.name_len);
 	for (uint32_t k = 0; k < min_u64(s.n_regions, ra->max_items) && !regions.r; k++) {
 		struct image_region g;
@@ -206,6 +227,7 @@ static inline void seen_space(struct readall *ra, uint32_t i, struct seen seen[S
 		regions.r = image_region(ra->img, &s, k, &g);
 		if (regions.r)
 			break;
+		seen_string(ra, g.name, g.name_len);
 		regions.hash = seen_add(regions.hash, g.name, g.name_len);
 		regions.hash = seen_add(regions.hash, (uint64_t[]){ g.addr, g.len, g.pgoff, g.prot, g.flags }, 40);
 	}
