@@ -97,6 +97,11 @@ static void look_for_data(struct reading *rd, uint64_t off)
 		rd->no_holes = true;
 		return;
 	}
+	/* no data at all, and yet space is taken: what was written may not be known there yet */
+	if (data < 0 && off == 0 && tree_node(&rd->p->tree, rd->input->ino)->st.st_blocks) {
+		rd->no_holes = true;
+		return;
+	}
 	if (data < 0) {
 		rd->data_from = rd->data_to = UINT64_MAX;
 		return;
