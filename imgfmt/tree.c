@@ -430,16 +430,20 @@ static int open_name(const struct tree *tree, int dir_fd, const struct tree_node
 	return fd < 0 ? -errno : fd;
 }
 
-/* Component by component, so that depth is bounded by nothing; O_NOFOLLOW, so that the tree cannot lead elsewhere. */
+/*
+ * Component by component, so that depth is bounded by nothing; O_NOFOLLOW, so that the tree cannot lead elsewhere. From
+ * the directory used last if the way leads through it, so that a deep chain does not cost the square of its depth.
+ */
 static int open_directory(struct tree *tree, uint32_t ino)
 {
 	_cleanup_free_ uint32_t *chain = NULL;
 	size_t depth = 0, cap = 0;
+	uint32_t i = ino;
 	int fd;
 
 	if (tree->dir_fd >= 0 && tree->dir_ino == ino)
 		return tree->dir_fd;
-	for (uint32_t i = ino; i != 0; i = tree_node(tree, i)->parent) {
+	for (; i != 0 && (tree->dir_fd < 0 || i != tree->dir_ino); i = tree_node(tree, i)->parent) {
 		if (depth == cap) {
 			uint32_t *bigger = reallocarray(chain, cap = 2 * cap + 16, sizeof(*chain));
 
@@ -449,7 +453,7 @@ static int open_directory(struct tree *tree, uint32_t ino)
 		}
 		chain[depth++] = i;
 	}
-	fd = openat(tree->root_fd, ".", O_PATH | O_DIRECTORY | O_CLOEXEC);
+	fd = openat(i ? tree->dir_fd : tree->root_fd, ".", O_PATH | O_DIRECTORY | O_CLOEXEC);
 	if (fd < 0)
 		return -errno;
 	while (depth) {
