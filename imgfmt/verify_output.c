@@ -27,11 +27,13 @@ int verify_output(const struct output *out, const char *const *base_path, unsign
 	r = fd < 0 ? -errno : source_open_fd(fd, out->name, &src);
 	if (!r)
 		r = image_open_source(src, &iopts, &img);
-	if (r)
-		return r;
-	r = image_check(img, &vopts, &result);
-	if (!r && (result.n_damaged || result.n_index_errors))
-		r = -EIO;
+	if (!r)
+		r = image_check(img, &vopts, &result);
 	image_close(img);
+	/* it is the output that failed; there is no damaged image, for this one will not be published */
+	if (r == -EBADMSG || (!r && (result.n_damaged || result.n_index_errors))) {
+		log_error("cannot write '%s': what was written does not read back", out->name);
+		r = -EIO;
+	}
 	return r;
 }
