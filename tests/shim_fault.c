@@ -4,7 +4,8 @@
  *
  * FAULT_CALLS  names, separated by commas, of the calls that count (see the list below); unset: none fails
  * FAULT_AT     the how manieth of them fails, from 1
- * FAULT_ERRNO  number of the error; 0: nothing fails, but a read or write transfers half of what it was asked to
+ * FAULT_ERRNO  number of the error; 0: nothing fails, but a read or write transfers half of what it was asked to;
+ *              "flip": a write stores one bit wrong
  * FAULT_PATH   only calls on a descriptor or name whose path holds this text count
  * FAULT_FOR    how many calls fail in a row (default 1)
  * FAULT_MARK   file that is made when the call has failed: without it, the program has made fewer calls
@@ -18,6 +19,7 @@
 #include <limits.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,6 +32,8 @@
 
 /* the parameters have names that the macros know */
 /* NOLINTBEGIN(readability-inconsistent-declaration-parameter-name) */
+
+#define FLIP (-2)
 
 static atomic_long calls;
 
@@ -72,7 +76,7 @@ static void mark(void)
 		syscall(SYS_close, fd);
 }
 
-/* the error that this call is to end with: -1 it is to be done, 0 only half of it */
+/* the error that this call is to end with: -1 it is to be done, 0 only half of it, FLIP wrongly */
 static int fault(const char *call, int fd, const char *name)
 {
 	const char *list = getenv("FAULT_CALLS"), *at = getenv("FAULT_AT"), *err = getenv("FAULT_ERRNO"),
@@ -91,6 +95,8 @@ static int fault(const char *call, int fd, const char *name)
 	if (now)
 		mark();
 	errno = saved;
+	if (now && err && !strcmp(err, "flip"))
+		return FLIP;
 	return now ? (err ? atoi(err) : EIO) : -1;
 }
 
@@ -139,7 +145,29 @@ static void *real(const char *name)
 SHIM_TRANSFER("read", read, fd, (int fd, void *buf, size_t len), (fd, buf, len))
 SHIM_TRANSFER("pread", pread, fd, (int fd, void *buf, size_t len, off_t off), (fd, buf, len, off))
 SHIM_TRANSFER("pread", pread64, fd, (int fd, void *buf, size_t len, off_t off), (fd, buf, len, off))
-SHIM_TRANSFER("write", write, fd, (int fd, const void *buf, size_t len), (fd, buf, len))
+ssize_t write(int fd, const void *buf, size_t len)
+{
+	ssize_t (*next)(int, const void *, size_t) = (ssize_t(*)(int, const void *, size_t))real("write");
+	int err = fault("write", fd, NULL);
+	uint8_t *copy;
+	ssize_t n;
+
+	if (err > 0) {
+		errno = err;
+		return -1;
+	}
+	if (err != FLIP || !len)
+		return next(fd, buf, err == 0 && len > 1 ? len / 2 : len);
+	copy = malloc(len);
+	if (!copy)
+		abort();
+	memcpy(copy, buf, len);
+	copy[len / 2] ^= 0x10;
+	n = next(fd, copy, len);
+	free(copy);
+	return n;
+}
+
 SHIM_TRANSFER("pwrite", pwrite, fd, (int fd, const void *buf, size_t len, off_t off), (fd, buf, len, off))
 SHIM_TRANSFER("pwrite", pwrite64, fd, (int fd, const void *buf, size_t len, off_t off), (fd, buf, len, off))
 SHIM_TRANSFER("copy_file_range", copy_file_range, fd,
