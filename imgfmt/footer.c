@@ -82,7 +82,7 @@ static const char *check_section(const struct thaw_section *raw, const struct fo
 		return "too many entries in a section";
 	if (s->type == THAW_SUMMARY && s->length != entry_size)
 		return "not exactly one summary";
-	if (s->type == THAW_BASES && s->length / entry_size > THAW_MAX_BASES)
+	if (s->type == THAW_BASES && s->length / s->entry_size > THAW_MAX_BASES)
 		return "too many bases";
 	if (s->offset != align_up(end, THAW_PAGE))
 		return "section is not where the one before it ends";
