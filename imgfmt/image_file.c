@@ -281,7 +281,7 @@ int image_inode_path(struct image *img, uint32_t ino, char **ret)
 	/* parents have lower numbers, so this ends */
 	while (ino != IMAGE_ROOT) {
 		struct image_dirent d;
-		uint32_t dir;
+		uint32_t dir = IMAGE_ROOT;
 
 		r = find_name(img, ino, inode.parent, S_ISDIR(inode.mode), &d, &dir);
 		if (r || (S_ISDIR(inode.mode) && dir >= ino))

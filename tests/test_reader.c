@@ -425,6 +425,104 @@ static void test_cut(struct fixture *x)
 	free(buf);
 }
 
+/* -- bases ------------------------------------------------------------------------------------- */
+
+static void write_image(const char *dir, const char *name, const struct forge *f, uint8_t ret_id[16])
+{
+	char path[4096];
+	size_t size;
+	uint8_t *bytes = forge_build(f, &size);
+	FILE *file;
+
+	memcpy(ret_id, bytes + size - THAW_PAGE + offsetof(struct thaw_footer, image_id), 16);
+	snprintf(path, sizeof(path), "%s/%s", dir, name);
+	file = fopen(path, "wb");
+	CHECK(file && fwrite(bytes, 1, size, file) == size && fclose(file) == 0);
+	free(bytes);
+}
+
+/* an image whose chunk 0 is chunk @index of the base with that id */
+static void forge_on_base(struct forge *f, const uint8_t id[16], const char *name, uint32_t index)
+{
+	struct thaw_base b = { .name_off = le64_make(0), .name_len = le32_make((uint32_t)strlen(name)) };
+	struct thaw_chunk *c;
+
+	forge_good(f);
+	b.name_off = le64_make(forge_string(f, name, strlen(name)));
+	memcpy(b.image_id, id, 16);
+	forge_add(&f->sections[THAW_BASES], &b, sizeof(b));
+	f->incompat |= THAW_INCOMPAT_BASE;
+	c = FORGE_ENTRY(f, THAW_CHUNKS, struct thaw_chunk, 0);
+	c->base = le16_make(1);
+	c->codec = 0;
+	c->stored_len = le32_make(0);
+	c->stored_off = le64_make(index);
+}
+
+static int read_big(struct fixture *x, const char *path)
+{
+	uint8_t buf[1000];
+	struct image *img;
+	int r;
+
+	CHECK_EQ(image_open(path, &quiet, &img), 0);
+	r = image_read(img, x->ctx, FORGE_BIG, 0, buf, sizeof(buf));
+	CHECK(r || !memcmp(buf, x->big, sizeof(buf)));
+	image_close(img);
+	return r;
+}
+
+static void test_bases(struct fixture *x)
+{
+	char dir[] = "/tmp/thaw-test-reader.XXXXXX", path[64], base[64];
+	uint8_t id[16], second[16], none[16];
+	struct forge f;
+
+	CHECK(mkdtemp(dir));
+	snprintf(path, sizeof(path), "%s/top.thaw", dir);
+	snprintf(base, sizeof(base), "%s/base.thaw", dir);
+	forge_good(&f);
+	write_image(dir, "base.thaw", &f, id);
+	forge_free(&f);
+	/* found by its name, then, with another name in the entry, by its id */
+	forge_on_base(&f, id, "base.thaw", 0);
+	write_image(dir, "top.thaw", &f, second);
+	forge_free(&f);
+	CHECK_EQ(read_big(x, path), 0);
+	forge_on_base(&f, id, "renamed.thaw", 0);
+	write_image(dir, "top.thaw", &f, none);
+	forge_free(&f);
+	CHECK_EQ(read_big(x, path), 0);
+	/* another chunk of the base, with another hash; one that it has not */
+	forge_on_base(&f, id, "base.thaw", 1);
+	write_image(dir, "top.thaw", &f, none);
+	forge_free(&f);
+	CHECK_EQ(read_big(x, path), -EBADMSG);
+	forge_on_base(&f, id, "base.thaw", UINT32_MAX);
+	write_image(dir, "top.thaw", &f, none);
+	forge_free(&f);
+	CHECK_EQ(read_big(x, path), -EBADMSG);
+	/* a chunk of the base that is itself in a base, which is how a chain would begin: refused */
+	forge_on_base(&f, id, "base.thaw", 0);
+	write_image(dir, "middle.thaw", &f, second);
+	forge_free(&f);
+	forge_on_base(&f, second, "middle.thaw", 0);
+	write_image(dir, "top.thaw", &f, none);
+	forge_free(&f);
+	CHECK_EQ(read_big(x, path), -EBADMSG);
+	/* the same name with another id is not the base */
+	forge_on_base(&f, none, "base.thaw", 0);
+	f.compat = 1;
+	write_image(dir, "top.thaw", &f, second);
+	forge_free(&f);
+	CHECK(unlink(base) == 0);
+	CHECK_EQ(read_big(x, path), -ENOENT);
+	CHECK(unlink(path) == 0);
+	snprintf(path, sizeof(path), "%s/middle.thaw", dir);
+	CHECK(unlink(path) == 0);
+	CHECK(rmdir(dir) == 0);
+}
+
 /* -- the whole --------------------------------------------------------------------------------- */
 
 static void test_info(struct fixture *x)
@@ -466,6 +564,7 @@ int main(void)
 	test_read_view(&x);
 	test_threads(&x);
 	test_cut(&x);
+	test_bases(&x);
 	fixture_release(&x);
 	return 0;
 }
