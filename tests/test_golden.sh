@@ -6,6 +6,7 @@
 #   golden-1.thaw    zstd: every kind of member, address spaces, holes, duplicates, shuffled chunks
 #   golden-lz4.thaw  the numeric files with LZ4
 #   golden-2.thaw    a later state of the same tree, with golden-1.thaw as its base
+#   golden-criu.thaw a CRIU directory: pages elsewhere, a shared memory object, absent pages
 #   golden.json      what readers must find: lists, maps, hashes of files; and the versions that made the images
 #
 # REGENERATE=1 writes them. Images of a released version are never replaced: a new one gets a new name beside them.
@@ -14,6 +15,8 @@
 requires python3 xxhsum zstd lz4 jq
 data=$src/data
 gen=$bin/tool_genimage
+
+images="golden-1 golden-lz4 golden-2 golden-criu"
 
 # what a reader finds in an image: $1 list, $2 maps, $3 hashes
 describe() {
@@ -24,7 +27,7 @@ sums() { (cd "$1" && find . -type f -print0 | LC_ALL=C sort -z | xargs -0 sha256
 
 # -- reading -------------------------------------------------------------------------------------
 
-for img in golden-1 golden-lz4 golden-2; do
+for img in $images; do
 	[ "${REGENERATE:-0}" = 1 ] && break
 	jq -S ".\"$img\"" "$data/golden.json" >"$T/want" || fail "no golden.json"
 	must "$thawfs" verify -q "$data/$img.thaw"
@@ -77,8 +80,10 @@ setfattr -n user.note -v remember text 2>/dev/null || skip "read; making them ne
 setfattr -n user.empty text
 chmod -R go=rX . && chmod 4750 noise
 cd "$T" || exit 1
+"$gen" criu c --size=64K --shmem --lazy --repeat=64K
+chmod -R go=rX c
 mkdir n && cp -p a/float32 a/bfloat16 a/pointers a/noise n/
-find a n -print0 | xargs -0 touch -h -d @1700000000.123456789
+find a n c -print0 | xargs -0 touch -h -d @1700000000.123456789
 cp -a a b && echo 'a line more' >>b/text && echo new >b/new && rm b/noise
 find b -print0 | xargs -0 touch -h -d @1800000000
 
@@ -87,18 +92,19 @@ mkdir made
 pack -o made/golden-1.thaw a
 pack --codec lz4 -o made/golden-lz4.thaw n
 pack --base made/golden-1.thaw -o made/golden-2.thaw b
+pack -o made/golden-criu.thaw c
 
 if [ "${REGENERATE:-0}" = 1 ]; then
 	cp made/*.thaw "$data/" && chmod 644 "$data"/*.thaw
 	# shellcheck disable=SC2094 # three files, each written once
-	for img in golden-1 golden-lz4 golden-2; do
+	for img in $images; do
 		python3 "$src/oracle.py" list "made/$img.thaw" | jq -cS . >list
 		python3 "$src/oracle.py" maps "made/$img.thaw" | jq -cS '{name, kind, member, pid, regions: [. as $s | .regions[] | . as $r |
 			{addr, len, pgoff, flags, name, perms: ((if .prot % 2 == 1 then "r" else "-" end) +
 				(if .prot / 2 % 2 >= 1 then "w" else "-" end) + (if .prot / 4 % 2 >= 1 then "x" else "-" end) +
 				(if .flags % 2 == 1 then "s" else "p" end)),
 			absent_bytes: ([$s.segments[] | select(.kind == "absent" and .addr >= $r.addr and .addr < $r.addr + $r.len) | .len] | add // 0)}]}' >maps
-		case $img in golden-1) tree=a ;; golden-2) tree=b ;; *) tree=n ;; esac
+		case $img in golden-1) tree=a ;; golden-2) tree=b ;; golden-criu) tree=c ;; *) tree=n ;; esac
 		sums $tree >sums
 		describe list maps sums | jq -S "{\"$img\": .}"
 	done | jq -S -s --arg versions "$(versions)" 'add + {"made by": ($versions | split("\n"))}' >"$data/golden.json"
@@ -107,15 +113,15 @@ if [ "${REGENERATE:-0}" = 1 ]; then
 fi
 
 if [ "$(versions)" = "$(jq -r '."made by"[]' "$data/golden.json")" ]; then
-	for img in golden-1 golden-lz4 golden-2; do
+	for img in $images; do
 		cmp "made/$img.thaw" "$data/$img.thaw" ||
 			fail "$img.thaw comes out differently: if that is meant and it was not released, REGENERATE=1 bash $0"
 	done
 	echo "made again, the same"
 else
 	# other libraries or another version may compress in another way, but it is the same tree
-	for img in golden-1 golden-lz4 golden-2; do
-		case $img in golden-1) tree=a ;; golden-2) tree=b ;; *) tree=n ;; esac
+	for img in $images; do
+		case $img in golden-1) tree=a ;; golden-2) tree=b ;; golden-criu) tree=c ;; *) tree=n ;; esac
 		must python3 "$src/oracle.py" verify "made/$img.thaw"
 		must python3 "$src/oracle_check.py" tree "made/$img.thaw" $tree
 	done
