@@ -16,6 +16,7 @@
 	X(verify)    \
 	X(mount)     \
 	X(umount)    \
+	X(restart)   \
 	X(help)
 
 #define X(name) extern const struct verb verb_##name;

@@ -548,6 +548,8 @@ static int put_header(struct work *w)
 	set64(h, 232, (uint64_t)syscall(SYS_brk, 0));
 	set64(h, 240, w->stack.end);
 	set64(h, 248, (uint64_t)selfckpt_restarted);
+	/* thawfs restart knows by it that no coordinator is needed */
+	memcpy(h + 2304, "selfckpt", 8);
 	if (readlink("/proc/self/exe", (char *)h + 1280, 1023) < 0)
 		h[1280] = '\0';
 	strncpy((char *)h + 256, program_invocation_short_name, 1023);
@@ -607,8 +609,9 @@ static int write_file(struct work *w, const char *path)
 
 static int write_image(const char *path)
 {
-	struct work *w =
-		mmap(state.buffer, sizeof(*w), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+	/* behind a page that stays: else it becomes one area with what is mapped before the buffer */
+	struct work *w = mmap(state.buffer + PAGE, sizeof(*w), PROT_READ | PROT_WRITE,
+			      MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
 	int r;
 
 	if (w == MAP_FAILED)
@@ -654,7 +657,8 @@ static void finish_restart(void)
 	adopt_thread(&state.saver);
 	for (int sig = 1; sig <= N_SIGNALS; sig++)
 		raw_syscall(SYS_rt_sigaction, sig, (long)&state.actions[sig], 0, 8);
-	mmap(state.buffer, BUFFER_LEN, PROT_NONE, MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+	if (mmap(state.buffer, BUFFER_LEN, PROT_NONE, MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == MAP_FAILED)
+		abort();
 	recreate_threads();
 }
 
