@@ -22,7 +22,7 @@ static inline void parse_check_note(void *ctx, const char *note)
 static inline void parse_check_space(const struct layout *lay, const struct layout_space *s,
 				     uint64_t (*file_size)(void *ctx, uint32_t ino, uint16_t base), void *ctx)
 {
-	const struct layout_region *r = lay->regions + s->first_region;
+	const struct layout_region *r = s->n_regions ? lay->regions + s->first_region : NULL;
 	uint32_t k = 0;
 
 	CHECK(s->name_len && (uint64_t)s->name_off + s->name_len <= lay->strings_len);
