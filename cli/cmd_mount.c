@@ -40,6 +40,7 @@ enum option_id {
 	OPT_NOTIFY_FD,
 	OPT_TIMEOUT,
 	OPT_READAHEAD,
+	OPT_RECORD,
 	OPT_IGNORED,
 };
 
@@ -57,6 +58,7 @@ static const struct mount_option {
 	{ "notify_fd", OPT_NOTIFY_FD, true },
 	{ "timeout", OPT_TIMEOUT, true },
 	{ "readahead", OPT_READAHEAD, true },
+	{ "record", OPT_RECORD, false },
 	/* what mount(8) and fstab hand on, and what is so anyway */
 	{ "ro", OPT_IGNORED, false },
 	{ "rw", OPT_IGNORED, false },
@@ -131,6 +133,9 @@ static int set_option(struct fs_config *cfg, enum option_id id, const char *valu
 		if (!err)
 			cfg->readahead_kb = (uint32_t)min_u64(bytes >> 10, 1u << 20);
 		return err;
+	case OPT_RECORD:
+		cfg->record = true;
+		return 0;
 	case OPT_IGNORED:
 		break;
 	}
@@ -361,6 +366,7 @@ const struct verb verb_mount = {
 		"  -o uid=N, gid=N    show all files as owned by N\n"
 		"  -o timeout=S       seconds the kernel may keep names and attributes (default 86400)\n"
 		"  -o notify_fd=N     write a line to descriptor N when the mount answers\n"
+		"  -o record          keep beside each image which chunks were read (IMAGE.ws)\n"
 		"  -o nonempty        mount over a directory that has entries\n",
 	.run = run,
 };

@@ -13,12 +13,14 @@
 #include "fs/stats.h"
 
 struct fuse_session;
+struct recorder;
 
 struct fs {
 	struct fs_config cfg;
 	struct stats *stats;
 	struct slots *slots;
 	struct cache *cache;
+	struct recorder *recorder; /* NULL without -o record */
 	struct fuse_session *se;
 };
 

@@ -16,6 +16,7 @@
 #include "common/bytes.h"
 #include "common/cleanup.h"
 #include "common/log.h"
+#include "fs/record.h"
 #include "fs/view.h"
 
 #define MAX_PINS     16
@@ -276,6 +277,9 @@ int reader_chunk(struct reader *reader, const struct read_file *file, const stru
 		count_error(reader->fs->stats, err);
 		return -EIO;
 	}
+	/* chunk numbers of a base mean nothing in this image's working set */
+	if (run->img == file->img && !(flags & CACHE_AHEAD))
+		record_chunk(reader->fs->recorder, file->slot, file->img, run->chunk);
 	memcpy(key.id, image_info(load.img)->id, sizeof(key.id));
 	key.chunk = load.chunk;
 	err = cache_get(reader->fs->cache, &key, image_info(load.img)->chunk_size, flags, load_chunk, &load, ret);

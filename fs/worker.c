@@ -29,6 +29,7 @@
 #include "fs/control.h"
 #include "fs/fs.h"
 #include "fs/ops.h"
+#include "fs/record.h"
 #include "fs/session.h"
 #include "fs/store.h"
 
@@ -135,8 +136,10 @@ static int on_settled(struct worker *w)
 
 static int on_activate(struct worker *w)
 {
-	int err = session_serve(&w->fs, w->ended);
+	int err = w->fs.cfg.record ? record_new(&w->fs, &w->fs.recorder) : 0;
 
+	if (!err)
+		err = session_serve(&w->fs, w->ended);
 	if (err)
 		return err;
 	w->active = true;
@@ -246,6 +249,7 @@ static void tear_down(struct worker *w)
 	store_free(w->store);
 	if (w->active)
 		session_stop(&w->fs);
+	record_free(w->fs.recorder);
 	session_close(&w->fs);
 	if (w->fuse >= 0)
 		close(w->fuse);
