@@ -12,8 +12,10 @@
 #include "cli/cli.h"
 #include "common/bytes.h"
 #include "common/cleanup.h"
+#include "common/json.h"
 #include "common/log.h"
 #include "restore/member.h"
+#include "restore/plan.h"
 
 #define RESTARTER  "thawfs-mtcp-restart"
 #define SIGNATURE  "DMTCP_CHECKPOINT_IMAGE_v4.0\n"
@@ -22,11 +24,13 @@
 #define BUFFER_OFF 168u
 #define MARK_OFF   2304u
 
-enum { OPT_MODE = CLI_OPT_OWN, OPT_PROFILE };
+enum { OPT_MODE = CLI_OPT_OWN, OPT_PROFILE, OPT_DRY_RUN };
 
 static const struct option longs[] = {
 	{ "mode", required_argument, NULL, OPT_MODE },
 	{ "profile", no_argument, NULL, OPT_PROFILE },
+	{ "dry-run", no_argument, NULL, OPT_DRY_RUN },
+	CLI_LONG_JSON,
 	CLI_LONG_THREADS,
 	CLI_LONG_BASE_PATH,
 	CLI_LONG_END,
@@ -34,8 +38,21 @@ static const struct option longs[] = {
 
 struct restart_opts {
 	const char *mode;
-	bool profile;
+	bool profile, dry_run;
 };
+
+/* where IMAGE ends in IMAGE/MEMBER: the first part of @path that is a file. NULL if none is */
+static const char *find_image_end(const char *path)
+{
+	for (const char *slash = strchr(path, '/'); slash; slash = strchr(slash + 1, '/')) {
+		_cleanup_free_ char *prefix = strndup(path, (size_t)(slash - path));
+		struct stat st;
+
+		if (prefix && *prefix && stat(prefix, &st) == 0 && S_ISREG(st.st_mode))
+			return slash;
+	}
+	return NULL;
+}
 
 /* "IMAGE/MEMBER", where IMAGE is a file: decode the member */
 static int open_member(const struct cli *cli, const char *path, const char *slash, int *ret_fd)
@@ -64,20 +81,18 @@ static int open_member(const struct cli *cli, const char *path, const char *slas
 static int open_target(const struct cli *cli, const char *path, bool *ret_in_memory, int *ret_fd)
 {
 	int fd = open(path, O_RDONLY | O_CLOEXEC), err = fd < 0 ? errno : 0;
+	const char *slash = NULL;
 
 	*ret_in_memory = false;
 	if (fd >= 0) {
 		*ret_fd = fd;
 		return 0;
 	}
-	for (const char *slash = strchr(path, '/'); err == ENOTDIR && slash; slash = strchr(slash + 1, '/')) {
-		_cleanup_free_ char *prefix = strndup(path, (size_t)(slash - path));
-		struct stat st;
-
-		if (prefix && *prefix && stat(prefix, &st) == 0 && S_ISREG(st.st_mode)) {
-			*ret_in_memory = true;
-			return open_member(cli, path, slash, ret_fd);
-		}
+	if (err == ENOTDIR)
+		slash = find_image_end(path);
+	if (slash) {
+		*ret_in_memory = true;
+		return open_member(cli, path, slash, ret_fd);
 	}
 	log_error("cannot open '%s': %s", path, strerror(err));
 	return -err;
@@ -160,6 +175,93 @@ static int exec_restarter(const struct cli *cli, const struct restart_opts *opts
 	return -errno;
 }
 
+/* -- what would be done ------------------------------------------------------------------------ */
+
+static void print_plan_json(const struct plan *plan, const char *path, const char *mode)
+{
+	struct json js;
+
+	json_begin(&js, stdout);
+	json_object(&js, NULL);
+	json_string(&js, "file", path);
+	json_string(&js, "mode", mode);
+	for (int i = 0; i < PLAN_N_ACTIONS; i++) {
+		char key[32];
+
+		snprintf(key, sizeof(key), "%s_bytes", plan_action_name((enum plan_action)i));
+		json_u64(&js, key, plan->bytes[i]);
+	}
+	json_array(&js, "items");
+	for (size_t i = 0; i < plan->n_items; i++) {
+		json_object_line(&js, NULL);
+		json_u64(&js, "addr", plan->items[i].addr);
+		json_u64(&js, "len", plan->items[i].len);
+		json_string(&js, "action", plan_action_name(plan->items[i].action));
+		json_u64(&js, "region", plan->items[i].region);
+		json_close(&js);
+	}
+	json_close(&js);
+	json_close(&js);
+	json_end(&js);
+}
+
+static void print_plan(const struct cli *cli, const struct plan *plan)
+{
+	char text[SIZE_TEXT_EXACT];
+
+	for (size_t i = 0; i < plan->n_items; i++) {
+		const struct plan_item *item = &plan->items[i];
+
+		printf("%012" PRIx64 "-%012" PRIx64 " %-9s %s\n", item->addr, item->addr + item->len,
+		       plan_action_name(item->action), cli_size_text(cli, item->len, text));
+	}
+	for (int i = 0; i < PLAN_N_ACTIONS; i++)
+		printf("%s: %s\n", plan_action_name((enum plan_action)i), cli_size_text(cli, plan->bytes[i], text));
+}
+
+/* @slash is where IMAGE ends and MEMBER begins */
+static int dry_run(const struct cli *cli, const struct restart_opts *opts, const char *path, const char *slash)
+{
+	_cleanup_free_ char *image = strndup(path, (size_t)(slash - path));
+	struct plan plan = { 0 };
+	struct image_space space;
+	struct image *img;
+	uint32_t index;
+	int err;
+
+	if (!image)
+		return -ENOMEM;
+	err = cli_open_image(cli, image, &img);
+	if (err)
+		return err;
+	err = image_space_find(img, slash + 1, strlen(slash + 1), &index);
+	if (err == -ENOENT)
+		log_error("cannot find the memory of '%s' in '%s': 'thawfs maps' lists what there is", slash + 1,
+			  image);
+	if (!err)
+		err = image_space(img, index, &space);
+	if (!err)
+		err = plan_make(img, &space, strcmp(opts->mode, "lazy") == 0 ? PLAN_LAZY : PLAN_EAGER, &plan);
+	if (!err && cli->json)
+		print_plan_json(&plan, path, opts->mode);
+	else if (!err)
+		print_plan(cli, &plan);
+	plan_release(&plan);
+	image_close(img);
+	return err;
+}
+
+static int do_dry_run(const struct cli *cli, const struct restart_opts *opts, const char *path)
+{
+	const char *slash = find_image_end(path);
+
+	if (!slash) {
+		log_error("cannot plan for '%s': it is not a member of an image (IMAGE/MEMBER)", path);
+		return CLI_FAILED;
+	}
+	return cli_exit_code(dry_run(cli, opts, path, slash));
+}
+
 static int do_restart(const struct cli *cli, struct restart_opts *opts, const char *path)
 {
 	_cleanup_close_ int fd = -1;
@@ -187,6 +289,8 @@ static int run_restart(const struct verb *verb, int argc, char **argv)
 	while ((c = cli_getopt(&cli, argc, argv, "j:", longs)) != -1) {
 		if (c == OPT_PROFILE) {
 			opts.profile = true;
+		} else if (c == OPT_DRY_RUN) {
+			opts.dry_run = true;
 		} else if (c == OPT_MODE) {
 			if (strcmp(optarg, "eager") != 0 && strcmp(optarg, "lazy") != 0)
 				return cli_usage(&cli, "'%s' is not a mode: eager or lazy", optarg);
@@ -196,7 +300,9 @@ static int run_restart(const struct verb *verb, int argc, char **argv)
 		}
 	}
 	rc = cli_operands(&cli, argc, argv, 1, 1);
-	return rc ? rc : do_restart(&cli, &opts, argv[optind]);
+	if (rc)
+		return rc;
+	return opts.dry_run ? do_dry_run(&cli, &opts, argv[optind]) : do_restart(&cli, &opts, argv[optind]);
 }
 
 const struct verb verb_restart = {
@@ -215,6 +321,8 @@ const struct verb verb_restart = {
 		"                       or file must stay as long as the process\n"
 		"      --profile        print phases and bytes when the process starts\n"
 		"  -j, --threads N      threads that decode and read (default: as many as processors)\n"
+		"      --dry-run        say what of IMAGE/MEMBER would be read, mapped and left, and do nothing\n"
+		"      --json           that as JSON\n"
 		"      --base-path DIR  look for base images there too; may be repeated\n",
 	.run = run_restart,
 };
