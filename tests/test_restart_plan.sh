@@ -13,6 +13,7 @@ make_checkpoint "$T/c.dmtcp" -m 64 -a 100 -t 2
 must "$thawfs" pack -q -o "$T/c.thaw" "$T/c.dmtcp"
 for mode in eager lazy; do
 	"$thawfs" restart --dry-run --json --mode=$mode "$T/c.thaw/c.dmtcp" >"$T/$mode.json" || fail "no plan"
+	# shellcheck disable=SC2016
 	# ascending, without overlap, and the sums are those of the list
 	must_fail 0 jq -e '.items as $i | all(range(1; $i | length); $i[. - 1].addr + $i[. - 1].len <= $i[.].addr)' \
 		"$T/$mode.json"
