@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* thawfs maps: address spaces and their regions, as in /proc/PID/maps, with what each takes. */
 #include <errno.h>
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -51,12 +50,12 @@ static void put_region_text(const struct cli *cli, const struct image_region *re
 
 static void put_region_json(struct json *js, const struct image_region *region, const struct usage_sum *sum)
 {
-	char text[5];
+	char text[5], range[40];
 
 	json_object_line(js, NULL);
 	json_u64(js, "addr", region->addr);
 	json_u64(js, "len", region->len);
-	json_format(js, "range", "%08" PRIx64 "-%08" PRIx64, region->addr, region->addr + region->len);
+	json_string(js, "range", describe_range(region, range));
 	json_string(js, "perms", describe_perms(region, text));
 	json_u64(js, "flags", region->flags);
 	json_u64(js, "pgoff", region->pgoff);

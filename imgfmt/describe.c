@@ -261,12 +261,22 @@ const char *describe_perms(const struct image_region *region, char ret[5])
 	return ret;
 }
 
-void describe_put_region(FILE *f, const struct image_region *region)
+const char *describe_range(const struct image_region *region, char ret[40])
 {
 	unsigned long long end = region->addr + region->len;
-	char perms[5];
-	int width = fprintf(f, "%08llx-%08llx %s %08llx 00:00 0 ", (unsigned long long)region->addr, end,
-			    describe_perms(region, perms), (unsigned long long)region->pgoff);
+
+	if (end)
+		snprintf(ret, 40, "%08llx-%08llx", (unsigned long long)region->addr, end);
+	else
+		snprintf(ret, 40, "%08llx-10000000000000000", (unsigned long long)region->addr);
+	return ret;
+}
+
+void describe_put_region(FILE *f, const struct image_region *region)
+{
+	char perms[5], range[40];
+	int width = fprintf(f, "%s %s %08llx 00:00 0 ", describe_range(region, range), describe_perms(region, perms),
+			    (unsigned long long)region->pgoff);
 
 	if (region->name_len) {
 		fprintf(f, "%*s", width < MAPS_NAME_COLUMN ? MAPS_NAME_COLUMN - width : 0, "");

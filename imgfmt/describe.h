@@ -47,6 +47,9 @@ void describe_put_name(FILE *f, const char *name, size_t len);
 /* "rw-p", as there; returns @ret */
 const char *describe_perms(const struct image_region *region, char ret[5]);
 
+/* "start-end" in hexadecimal, as in /proc/PID/maps; an end at 2^64 has 17 digits */
+const char *describe_range(const struct image_region *region, char ret[40]);
+
 /* the part of such a line before the tab */
 void describe_put_region(FILE *f, const struct image_region *region);
 

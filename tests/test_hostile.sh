@@ -78,6 +78,10 @@ done
 [ -z "$(find / -maxdepth 1 -name 'evil*')" ] || fail "something is outside"
 echo "$n images that lie: each is seen"
 
+# a region that ends where addresses end
+"$thawfs" maps good-plain.thaw >"$T/out"
+says ffffffffff600000-10000000000000000
+
 # and the reader that knows only the document agrees on each
 if command -v python3 >/dev/null && command -v xxhsum >/dev/null && command -v zstd >/dev/null && command -v lz4 >/dev/null; then
 	must python3 "$src/oracle_check.py" lies "$T/lies"
