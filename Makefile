@@ -94,6 +94,7 @@ install: all                             ## install below $(DESTDIR)$(PREFIX)
 	install -m755 $(PROGS) $(RESTARTER) $(DESTDIR)$(PREFIX)/bin
 	install -m644 $(wildcard man/*.1) $(DESTDIR)$(PREFIX)/share/man/man1
 	install -m644 $(wildcard man/*.5) $(DESTDIR)$(PREFIX)/share/man/man5
+	install -D -m755 dist/mount.fuse.thawfs $(DESTDIR)$(PREFIX)/sbin/mount.fuse.thawfs
 	install -D -m644 dist/thawfs.bash $(DESTDIR)$(PREFIX)/share/bash-completion/completions/thawfs
 
 clean:                                   ## remove everything built

@@ -4,10 +4,14 @@
 #include <limits.h>
 #include <pwd.h>
 #include <signal.h>
+#include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/sysinfo.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <syslog.h>
 #include <unistd.h>
@@ -210,6 +214,29 @@ static void go_quiet(void)
 	log_set_sink(to_syslog, NULL);
 }
 
+/* sd_notify(3): tell systemd, if it started us, that we are ready and which process to watch */
+static void notify_systemd(void)
+{
+	const char *path = getenv("NOTIFY_SOCKET");
+	struct sockaddr_un addr = { .sun_family = AF_UNIX };
+	size_t len = path ? strlen(path) : 0;
+	char text[48];
+	int fd;
+
+	if (len == 0 || len >= sizeof(addr.sun_path) || (path[0] != '/' && path[0] != '@'))
+		return;
+	memcpy(addr.sun_path, path, len);
+	if (path[0] == '@')
+		addr.sun_path[0] = '\0'; /* an abstract name */
+	snprintf(text, sizeof(text), "READY=1\nMAINPID=%d", (int)getpid());
+	fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	if (fd < 0 || sendto(fd, text, strlen(text), MSG_NOSIGNAL, (const struct sockaddr *)&addr,
+			     (socklen_t)(offsetof(struct sockaddr_un, sun_path) + len)) < 0)
+		log_warn("cannot notify '%s': %s", path, strerror(errno));
+	if (fd >= 0)
+		close(fd);
+}
+
 static void mount_answers(void *ctx, int err)
 {
 	struct waiter *waiter = ctx;
@@ -220,6 +247,8 @@ static void mount_answers(void *ctx, int err)
 			log_warn("cannot write to notify_fd %d: %s", waiter->cfg->notify_fd, strerror(errno));
 		close(waiter->cfg->notify_fd);
 	}
+	if (!err)
+		notify_systemd();
 	if (waiter->pipe < 0)
 		return;
 	if (!err)
