@@ -273,7 +273,7 @@ static void op_getxattr(fuse_req_t req, fuse_ino_t ino, const char *name, size_t
 	_cleanup_slot_ struct slot *slot = NULL;
 	struct image_xattr x = { 0 };
 	struct image_inode inode;
-	struct image *img;
+	struct image *img = NULL;
 	struct node node;
 	char text[24];
 	uint64_t stored = 0;
@@ -285,7 +285,7 @@ static void op_getxattr(fuse_req_t req, fuse_ino_t ino, const char *name, size_t
 		reply_bytes(req, x.value, x.value_len, size);
 		return;
 	}
-	if (err == -ENODATA && !strcmp(name, XATTR_STORED) && !image_inode(img, node.number, &inode) &&
+	if (err == -ENODATA && img && !strcmp(name, XATTR_STORED) && !image_inode(img, node.number, &inode) &&
 	    S_ISREG(inode.mode)) {
 		err = stored_bytes(img, node.number, &stored);
 		if (!err) {

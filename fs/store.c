@@ -57,7 +57,7 @@ int store_identify(const char *path, const struct image_opts *opts, struct contr
 	struct control_msg msg = { 0 };
 	struct source *src = NULL;
 	struct image *img;
-	struct stat st;
+	struct stat st = { 0 };
 	int copy, err = 0;
 
 	if (fd < 0 || fstat(fd, &st) || (copy = fcntl(fd, F_DUPFD_CLOEXEC, 3)) < 0)

@@ -192,7 +192,7 @@ static int add_entry(struct stream *s, const struct entry *e, struct criu_pagema
 static int read_head(struct stream *s, struct criu_pagemap *map)
 {
 	struct pb_field f;
-	struct pb pb;
+	struct pb pb = { 0 };
 	bool found = false;
 	int r = stream_next(s, &pb);
 
@@ -293,7 +293,7 @@ int criu_mm_read(const struct parse_dir *dir, const char *name, struct criu_mm *
 	struct pb_field f;
 	struct stream s;
 	size_t cap = 0;
-	struct pb pb;
+	struct pb pb = { 0 };
 	int r = stream_open(dir, name, MAGIC_MM, error, &s);
 
 	if (r)
@@ -391,7 +391,7 @@ static int read_files(const struct parse_dir *dir, const char *name, uint32_t ma
 {
 	struct stream s;
 	size_t cap = 0;
-	struct pb pb;
+	struct pb pb = { 0 };
 	int r = stream_open(dir, name, magic, error, &s);
 
 	if (r)

@@ -13,11 +13,12 @@
 #include "common/cleanup.h"
 #include "common/log.h"
 
-#define THREADS_MAX        256u
-#define ITEM_BYTES         ((uint64_t)8 << 20)
-#define SMALL_BYTES        ((uint64_t)256 << 10) /* files up to here go in batches of this many bytes in all */
-#define WRITE_BYTES        ((size_t)256 << 10) /* still in the cache of the core that decoded it: 1 MiB costs twice the time \
-						*/
+#define THREADS_MAX 256u
+#define ITEM_BYTES  ((uint64_t)8 << 20)
+#define SMALL_BYTES ((uint64_t)256 << 10) /* files up to here go in batches of this many bytes in all */
+#define WRITE_BYTES                                                                                       \
+	((size_t)256 << 10) /* still in the cache of the core that decoded it: 1 MiB costs twice the time \
+			     */
 #define FILES_MAX          256u
 #define FDS_RESERVED       32u /* standard ones, the image, bases, the walk */
 #define CACHED_CHUNKS      4u

@@ -15,15 +15,16 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 #define AREAS   64u
 #define PAYLOAD 16384u
 
+static const char v4[] = "DMTCP_CHECKPOINT_IMAGE_v4.0\n", v2[] = "DMTCP_CHECKPOINT_IMAGE_v2.0\n";
+static const char mtcp[] = "MTCP_HEADER_v2.2\n";
+
 static size_t put_heads(uint8_t *file, uint8_t kind)
 {
-	if (kind == 1) {
-		memcpy(file, "DMTCP_CHECKPOINT_IMAGE_v4.0\n", 28);
-		memcpy(file + PAGE, file, 28);
-		return 2 * (size_t)PAGE;
-	}
-	memcpy(file, "DMTCP_CHECKPOINT_IMAGE_v2.0\n", 28);
-	memcpy(file + PAGE, "MTCP_HEADER_v2.2\n", 17);
+	memcpy(file, kind == 1 ? v4 : v2, sizeof(v4));
+	if (kind == 1)
+		memcpy(file + PAGE, v4, sizeof(v4));
+	else
+		memcpy(file + PAGE, mtcp, sizeof(mtcp));
 	return 2 * (size_t)PAGE;
 }
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
+# shellcheck disable=SC2154 # what lib.sh sets
 # For tests that mount: source this after lib.sh. Mounts are under $T and go away at exit.
 
 # mount_image [-o OPTS] SRC MNT: in the background, messages in $T/log; the supervisor's pid in $daemon

@@ -1,5 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
+# shellcheck disable=SC2012,SC2015,SC2086 # ls is what is tested; words that are meant to be several
 # What stands where on a mount: the tree as it was packed, and the hidden files beside it.
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/lib.sh"

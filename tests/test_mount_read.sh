@@ -18,8 +18,8 @@ for n in 1 4095 4096 4097 262143 262144 262145 3000000; do piece $n >"$src/rando
 text 5000001 >"$src/text"
 truncate -s 3M "$src/all-hole"
 truncate -s $((256 * 1024 + 1)) "$src/hole-and-a-byte"
-{ head -c 1M /dev/zero && text 1M; } | cp --sparse=always /dev/stdin "$src/hole-first"
-{ text 1M && head -c 1M /dev/zero; } | cp --sparse=always /dev/stdin "$src/hole-last"
+{ head -c 1M /dev/zero && text 1M; } >"$T/dense" && cp --sparse=always "$T/dense" "$src/hole-first"
+{ text 1M && head -c 1M /dev/zero; } >"$T/dense" && cp --sparse=always "$T/dense" "$src/hole-last"
 for i in 1 3 4 9; do text 256K | dd of="$src/islands" bs=256K seek=$i conv=notrunc status=none; done
 truncate -s 4M "$src/islands"
 # larger than the largest read
