@@ -35,7 +35,8 @@ wait_until() {
 		sleep 0.02
 	done
 }
-gone() { ! kill -0 "$1" 2>/dev/null; }
+# ended, though an init that is slow may not have reaped it yet
+gone() { ! kill -0 "$1" 2>/dev/null || grep -q '^State:.Z' "/proc/$1/status" 2>/dev/null; }
 # status MNT FILTER: from status.json, by jq
 status() { jq -r "$2" "$1/.thawfs/status.json"; }
 # unmount MNT PID: as a user does, and see that the daemon ends

@@ -41,7 +41,7 @@ must cmp "$T/src/file" "$mnt/file"
 unmount "$mnt" "$(status "$mnt" .supervisor_pid)"
 
 # many times (nydus 1693): the right bytes each time, and no process left
-for i in $(seq 1 "$(long_or 300 10)"); do
+for i in $(seq 1 "$(long_or 300 30)"); do
 	echo "round $i" >"$T/src/round"
 	must "$thawfs" pack -q -o "$T/i.thaw" "$T/src"
 	must "$thawfs" mount "$T/i.thaw" "$mnt"
