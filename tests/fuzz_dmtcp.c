@@ -46,6 +46,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		uint64_t len;
 
 		memcpy(file + at, data + i, min_u64(HEAD, size - i));
+		/* a name without an end */
+		if (i + HEAD <= size && data[i + HEAD - 1] == 0xff)
+			memset(file + at + HEAD, 'n', PAGE - HEAD);
 		len = load_le64(file + at + 16);
 		at += PAGE + (len <= PAYLOAD ? len : 0);
 	}
