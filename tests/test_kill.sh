@@ -109,7 +109,7 @@ rm -f place/i.thaw
 for i in 1 2 3 4 5; do
 	"$thawfs" pack -q -o place/i.thaw src &
 	pid=$!
-	for _ in $(seq 1000); do [ -s place/.i.thaw.partial ] && break; done
+	for _ in $(seq 3000); do if [ -s place/.i.thaw.partial ]; then break; fi; sleep 0.001; done
 	kill -STOP $pid 2>/dev/null
 	if [ -e place/.i.thaw.partial ] && [ -d /proc/$pid ]; then
 		must_fail 1 "$thawfs" pack -q -o place/i.thaw oldsrc
