@@ -28,6 +28,10 @@
 #define SAMPLE_PIECES       8
 #define SAMPLE_PIECE        1024
 #define SAMPLE_MAX          (SAMPLE_PIECES * SAMPLE_PIECE)
+/* Where so many words of the sample occur in it again (pointers, zeros), LZ does better; weights hardly repeat. */
+#define REPEATS_SHARE       8
+#define SEEN_BITS           10
+#define SEEN_WORDS          (1u << SEEN_BITS)
 #define TRIAL_PIECES        4
 #define TRIAL_PIECE         4096
 #define TRIAL               (TRIAL_PIECES * TRIAL_PIECE)
@@ -184,20 +188,36 @@ static void fold(uint32_t (*h)[256], int from, int to)
 				h[l][i] += h[k][i];
 }
 
+/* was this word met lately? Zero counts as met. */
+static bool seen_before(uint64_t seen[SEEN_WORDS], uint64_t word)
+{
+	uint64_t *slot = &seen[word * 0x9e3779b97f4a7c15u >> (64 - SEEN_BITS)];
+	bool same = *slot == word;
+
+	*slot = word;
+	return same;
+}
+
 /* the lane width whose lanes, coded each by itself, would be smallest on a sample; 0 if none promises the gain */
 static unsigned guess_width(const struct encoder *enc, const uint8_t *in, size_t len)
 {
 	uint32_t h[8][256] = { 0 };
+	uint64_t seen[SEEN_WORDS] = { 0 };
 	float best, lanes[9] = { 0 };
-	unsigned width = 0;
+	unsigned width = 0, repeats = 0, words = 0;
 
 	for (size_t piece = 0; piece < SAMPLE_PIECES; piece++) {
 		size_t at = align_down(piece * (len / SAMPLE_PIECES), 8);
 
-		for (size_t i = 0; i < SAMPLE_PIECE && at + i + 8 <= len; i += 8)
+		for (size_t i = 0; i < SAMPLE_PIECE && at + i + 8 <= len; i += 8) {
 			for (int l = 0; l < 8; l++)
 				h[l][in[at + i + (size_t)l]]++;
+			repeats += seen_before(seen, load_le64(in + at + i));
+			words++;
+		}
 	}
+	if (repeats > words / REPEATS_SHARE)
+		return 0;
 	for (unsigned w = 8; w >= 1; w /= 2) {
 		if (w < 8)
 			fold(h, (int)w * 2, (int)w);
