@@ -188,36 +188,41 @@ static void fold(uint32_t (*h)[256], int from, int to)
 				h[l][i] += h[k][i];
 }
 
-/* was this word met lately? Zero counts as met. */
-static bool seen_before(uint64_t seen[SEEN_WORDS], uint64_t word)
+/* Do words come back in the sample? What was met lately is kept by hash; zero counts as met. */
+static bool words_repeat(const uint8_t *in, size_t len)
 {
-	uint64_t *slot = &seen[word * 0x9e3779b97f4a7c15u >> (64 - SEEN_BITS)];
-	bool same = *slot == word;
+	uint64_t seen[SEEN_WORDS] = { 0 };
+	unsigned repeats = 0, words = 0;
 
-	*slot = word;
-	return same;
+	for (size_t piece = 0; piece < SAMPLE_PIECES; piece++) {
+		size_t at = align_down(piece * (len / SAMPLE_PIECES), 8);
+
+		for (size_t i = 0; i < SAMPLE_PIECE && at + i + 8 <= len; i += 8) {
+			uint64_t word = load_le64(in + at + i), *slot;
+
+			slot = &seen[word * 0x9e3779b97f4a7c15u >> (64 - SEEN_BITS)];
+			repeats += *slot == word;
+			words++;
+			*slot = word;
+		}
+	}
+	return repeats > words / REPEATS_SHARE;
 }
 
 /* the lane width whose lanes, coded each by itself, would be smallest on a sample; 0 if none promises the gain */
 static unsigned guess_width(const struct encoder *enc, const uint8_t *in, size_t len)
 {
 	uint32_t h[8][256] = { 0 };
-	uint64_t seen[SEEN_WORDS] = { 0 };
 	float best, lanes[9] = { 0 };
-	unsigned width = 0, repeats = 0, words = 0;
+	unsigned width = 0;
 
 	for (size_t piece = 0; piece < SAMPLE_PIECES; piece++) {
 		size_t at = align_down(piece * (len / SAMPLE_PIECES), 8);
 
-		for (size_t i = 0; i < SAMPLE_PIECE && at + i + 8 <= len; i += 8) {
+		for (size_t i = 0; i < SAMPLE_PIECE && at + i + 8 <= len; i += 8)
 			for (int l = 0; l < 8; l++)
 				h[l][in[at + i + (size_t)l]]++;
-			repeats += seen_before(seen, load_le64(in + at + i));
-			words++;
-		}
 	}
-	if (repeats > words / REPEATS_SHARE)
-		return 0;
 	for (unsigned w = 8; w >= 1; w /= 2) {
 		if (w < 8)
 			fold(h, (int)w * 2, (int)w);
@@ -243,7 +248,7 @@ static unsigned choose_width(struct encoder *enc, const uint8_t *in, size_t len)
 {
 	const uint8_t *sample = in;
 	size_t n = len, plain, shuffled;
-	unsigned width = guess_width(enc, in, len);
+	unsigned width = words_repeat(in, len) ? 0 : guess_width(enc, in, len);
 
 	if (!width)
 		return 0;
