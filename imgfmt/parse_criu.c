@@ -23,6 +23,8 @@
 #define MAGIC_INVENTORY 0x58313116u
 #define VIEW_END        (1ull << 63)
 #define NAME_ROOM       96
+/* of areas of shared objects, in all processes: each shows its object's runs again, so the files do not bound them */
+#define SHARED_PIECES   (8u << 20)
 
 bool parse_criu_detect(const struct parse_dir *dir)
 {
@@ -43,20 +45,25 @@ struct level {
 	bool usable; /* false: the pages of this directory cannot be had */
 };
 
+/* the directory itself and its ancestors */
+struct chain {
+	struct level levels[THAW_MAX_DEPTH + 1];
+	unsigned n;
+	bool broken; /* the last level has a parent that is not to be had */
+};
+
 struct criu {
 	struct layout *lay;
 	const struct parse_dir *dir;
 	parse_note_fn *note;
 	void *note_ctx;
 	struct criu_files files;
-	/* of what is being parsed: the directory itself and its ancestors */
-	struct level levels[THAW_MAX_DEPTH + 1];
-	unsigned n_levels;
-	bool chain_broken; /* the last level has a parent that is not to be had */
+	struct chain own; /* of what is being parsed */
 	/* the shared object that was looked up last: areas of one object often follow each other */
-	struct level shared;
+	struct chain shared;
 	uint64_t shared_id;
 	int shared_result; /* of the lookup; 1: there was none yet */
+	size_t shared_pieces;
 	char error[CRIU_ERROR];
 };
 
@@ -68,12 +75,12 @@ static int bad(struct criu *c, const char *what, uint64_t addr)
 
 /* -- the chain of pagemaps -------------------------------------------------------------------- */
 
-static void release_levels(struct criu *c)
+static void release_chain(struct chain *chain)
 {
-	for (unsigned i = 0; i < c->n_levels; i++)
-		criu_pagemap_release(&c->levels[i].map);
-	c->n_levels = 0;
-	c->chain_broken = false;
+	for (unsigned i = 0; i < chain->n; i++)
+		criu_pagemap_release(&chain->levels[i].map);
+	chain->n = 0;
+	chain->broken = false;
 }
 
 /* the pagemap called @name in @dir, and its pages. Return: 0, -ENOENT (no such pagemap), -EBADMSG, -errno */
@@ -104,16 +111,17 @@ static int load_level(struct criu *c, const struct parse_dir *dir, const char *n
 	return 0;
 }
 
-static int load_chain(struct criu *c, const char *name)
+/* Return: 0, -ENOENT (the directory has no such pagemap), -EBADMSG, -errno */
+static int load_chain(struct criu *c, const char *name, struct chain *chain)
 {
 	const struct parse_dir *dir = c->dir;
-	int r = load_level(c, dir, name, &c->levels[0]);
+	int r = load_level(c, dir, name, &chain->levels[0]);
 
 	if (r)
-		return r == -ENOENT ? bad(c, "the pagemap went away", 0) : r;
-	c->n_levels = 1;
-	for (; dir->parent && c->n_levels <= THAW_MAX_DEPTH; c->n_levels++) {
-		struct level *l = &c->levels[c->n_levels];
+		return r;
+	chain->n = 1;
+	for (; dir->parent && chain->n <= THAW_MAX_DEPTH; chain->n++) {
+		struct level *l = &chain->levels[chain->n];
 
 		dir = dir->parent;
 		*l = (struct level){ .usable = true };
@@ -124,17 +132,18 @@ static int load_chain(struct criu *c, const char *name)
 		else if (r && r != -ENOENT)
 			return r;
 	}
-	c->chain_broken = dir->parent_missing || dir->parent;
+	chain->broken = dir->parent_missing || dir->parent;
 	*c->error = '\0';
 	return 0;
 }
 
-static int add_data(struct criu *c, const struct level *l, uint64_t addr, uint64_t len, uint64_t off)
+static int add_data(struct criu *c, const struct chain *chain, const struct level *l, uint64_t addr, uint64_t len,
+		    uint64_t off)
 {
 	int r = layout_segment(c->lay, addr, len, THAW_SEG_DATA, l->pages.ino, l->pages.base, off);
 
-	/* what lies in an ancestor is cut when that is parsed itself */
-	if (!r && l == &c->levels[0])
+	/* what lies in an ancestor is cut when that is parsed itself, and an object's pages when that is */
+	if (!r && chain == &c->own && l == &chain->levels[0])
 		r = layout_cut(c->lay, l->pages.ino, off, len, addr);
 	return r;
 }
@@ -145,17 +154,17 @@ static int add_absent(struct criu *c, uint64_t addr, uint64_t len)
 }
 
 /*
- * The piece of [addr, end) that level @i and those above it say the same about. *ret_len is how long it is.
+ * The piece of [addr, end) that all levels say the same about. *ret_len is how long it is.
  * Return: the level that has it, or NULL: nobody, then *ret_absent tells whether somebody might have had it.
  */
-static const struct level *find_pages(const struct criu *c, unsigned i, uint64_t addr, uint64_t end, uint64_t *ret_len,
+static const struct level *find_pages(const struct chain *chain, uint64_t addr, uint64_t end, uint64_t *ret_len,
 				      uint64_t *ret_off, bool *ret_absent)
 {
 	uint64_t len = end - addr;
 
-	*ret_absent = c->chain_broken;
-	for (; i < c->n_levels; i++) {
-		const struct level *l = &c->levels[i];
+	*ret_absent = chain->broken;
+	for (unsigned i = 0; i < chain->n; i++) {
+		const struct level *l = &chain->levels[i];
 		const struct criu_pages *run;
 		size_t k;
 
@@ -186,56 +195,27 @@ static const struct level *find_pages(const struct criu *c, unsigned i, uint64_t
 	return NULL;
 }
 
-/* pages that the pagemap at hand leaves to its ancestors, or (@i = 0) has itself */
-static int add_pages(struct criu *c, unsigned i, uint64_t addr, uint64_t end)
+/*
+ * Pages [from, to) of a run of the chain's first pagemap, as memory at @addr. @zero: pages that no level has were never
+ * written and are zero, as all that no segment covers; else they are absent.
+ */
+static int add_pages(struct criu *c, const struct chain *chain, uint64_t from, uint64_t to, uint64_t addr, bool zero)
 {
 	int r = 0;
 
-	for (uint64_t len = 0, off = 0; addr < end && !r; addr += len) {
+	for (uint64_t len = 0, off = 0; from < to && !r; from += len, addr += len) {
 		bool absent;
-		const struct level *l = find_pages(c, i, addr, end, &len, &off, &absent);
+		const struct level *l = find_pages(chain, from, to, &len, &off, &absent);
 
 		if (l)
-			r = add_data(c, l, addr, len, off);
-		else if (absent)
+			r = add_data(c, chain, l, addr, len, off);
+		else if (absent || !zero)
 			r = add_absent(c, addr, len);
-		/* else it was never written: zero, as all that no segment covers */
 	}
 	return r;
 }
 
 /* -- processes -------------------------------------------------------------------------------- */
-
-/* a shared anonymous area shows its object's pages: @shared is that pagemap, NULL if there is none */
-static int add_shared(struct criu *c, const struct criu_vma *v, const struct level *shared)
-{
-	for (uint64_t addr = v->start; shared && addr < v->end;) {
-		uint64_t at, len = v->end - addr;
-		const struct criu_pages *run;
-		size_t k;
-		int r = 0;
-
-		if (add_overflows(v->pgoff, addr - v->start, &at))
-			return bad(c, "a shared area with an impossible offset", v->start);
-		k = criu_pagemap_at(&shared->map, at);
-		if (k == shared->map.n)
-			break;
-		run = &shared->map.runs[k];
-		if (run->addr > at) {
-			len = min_u64(len, run->addr - at);
-		} else {
-			len = min_u64(len, run->addr + run->len - at);
-			r = run->flags & CRIU_PE_PRESENT
-				    ? layout_segment(c->lay, addr, len, THAW_SEG_DATA, shared->pages.ino,
-						     shared->pages.base, run->off + (at - run->addr))
-				    : add_absent(c, addr, len);
-		}
-		if (r)
-			return r;
-		addr += len;
-	}
-	return 0;
-}
 
 /* are bytes that no pagemap has zero? Those of files are in the files, those of vdso and the like are the kernel's. */
 static bool zero_if_missing(const struct criu_vma *v)
@@ -249,47 +229,67 @@ static int load_shared(struct criu *c, uint64_t id)
 
 	if (c->shared_result != 1 && c->shared_id == id)
 		return c->shared_result;
-	criu_pagemap_release(&c->shared.map);
-	c->shared = (struct level){ 0 };
+	release_chain(&c->shared);
 	c->shared_id = id;
 	snprintf(name, sizeof(name), "pagemap-shmem-%" PRIu64 ".img", id);
-	c->shared_result = load_level(c, c->dir, name, &c->shared);
-	if (c->shared_result == -ENOENT)
-		c->shared_result = 0;
+	c->shared_result = load_chain(c, name, &c->shared);
 	return c->shared_result;
 }
 
-static int add_vma(struct criu *c, const struct criu_vma *v)
+/* the area shows [at, at + its length) of what @chain describes */
+static int add_vma(struct criu *c, const struct criu_vma *v, const struct chain *chain, uint64_t at)
 {
-	const struct criu_pagemap *map = &c->levels[0].map;
-	uint64_t addr = v->start;
+	const struct criu_pagemap *map = &chain->levels[0].map;
+	const bool zero = zero_if_missing(v), shared = chain == &c->shared;
+	uint64_t end = at + (v->end - v->start), delta = v->start - at;
+	size_t before = c->lay->n_segments;
 	int r = 0;
 
-	/* what lies above (vsyscall) has no place in a view */
-	if (v->start >= VIEW_END || v->end > VIEW_END)
-		return 0;
-	for (size_t k = criu_pagemap_at(map, addr); addr < v->end && !r; k++) {
+	for (size_t k = criu_pagemap_at(map, at); at < end && !r; k++) {
 		const struct criu_pages *run = k < map->n ? &map->runs[k] : NULL;
-		uint64_t from = run ? max_u64(addr, min_u64(run->addr, v->end)) : v->end;
-		uint64_t to = run ? min_u64(run->addr + run->len, v->end) : v->end;
+		uint64_t from = run ? max_u64(at, min_u64(run->addr, end)) : end;
+		uint64_t to = run ? min_u64(run->addr + run->len, end) : end;
 
-		if (addr < from && !zero_if_missing(v))
-			r = add_absent(c, addr, from - addr);
+		if (at < from && !zero)
+			r = add_absent(c, at + delta, from - at);
 		if (!r && from < to)
-			r = add_pages(c, 0, from, to);
-		addr = max_u64(from, to);
+			r = add_pages(c, chain, from, to, from + delta, zero);
+		if (!r && shared && c->shared_pieces + (c->lay->n_segments - before) > SHARED_PIECES)
+			r = bad(c, "shared memory in too many pieces", v->start);
+		at = max_u64(from, to);
 	}
+	if (shared)
+		c->shared_pieces += c->lay->n_segments - before;
 	return r;
 }
 
+/* a shared anonymous area shows its object's pages */
 static int add_shared_vma(struct criu *c, const struct criu_vma *v)
 {
+	uint64_t end;
 	int r = load_shared(c, v->shmid);
 
-	/* an object whose pages cannot be had: said when it is parsed itself */
-	if (r == -EBADMSG)
+	/*
+	 * An object whose pages cannot be had: said when it is parsed itself, or there is none. CRIU writes a pagemap
+	 * for objects that were never touched too.
+	 */
+	if (r == -EBADMSG || r == -ENOENT)
 		return add_absent(c, v->start, v->end - v->start);
-	return r ? r : add_shared(c, v, c->shared.usable ? &c->shared : NULL);
+	if (r)
+		return r;
+	if (add_overflows(v->pgoff, v->end - v->start, &end))
+		return bad(c, "a shared area with an impossible offset", v->start);
+	return add_vma(c, v, &c->shared, v->pgoff);
+}
+
+static int add_bytes(struct criu *c, const struct criu_vma *v)
+{
+	/* what lies above (vsyscall) has no place in a view */
+	if (v->start >= VIEW_END || v->end > VIEW_END)
+		return 0;
+	if (v->status & CRIU_VMA_ANON_SHARED && !(v->status & CRIU_VMA_ANON_PRIVATE))
+		return add_shared_vma(c, v);
+	return add_vma(c, v, &c->own, v->start);
 }
 
 static int add_region(struct criu *c, const struct criu_vma *v)
@@ -311,7 +311,7 @@ static int cmp_vma(const void *a, const void *b)
 /* every page has to be in some area: a pagemap and an mm that do not belong together are not shown as one */
 static int check_pages_inside(struct criu *c, const struct criu_mm *mm)
 {
-	const struct criu_pagemap *map = &c->levels[0].map;
+	const struct criu_pagemap *map = &c->own.levels[0].map;
 	size_t k = 0;
 
 	for (size_t i = 0; i < map->n; i++) {
@@ -343,9 +343,7 @@ static int add_areas(struct criu *c, struct criu_mm *mm)
 
 		r = add_region(c, v);
 		if (!r)
-			r = v->status & CRIU_VMA_ANON_SHARED && !(v->status & CRIU_VMA_ANON_PRIVATE)
-				    ? add_shared_vma(c, v)
-				    : add_vma(c, v);
+			r = add_bytes(c, v);
 	}
 	return r;
 }
@@ -353,7 +351,7 @@ static int add_areas(struct criu *c, struct criu_mm *mm)
 /* without an mm the pages themselves say where memory is */
 static int add_bare_pages(struct criu *c, uint32_t flags)
 {
-	const struct criu_pagemap *map = &c->levels[0].map;
+	const struct criu_pagemap *map = &c->own.levels[0].map;
 	int r = 0;
 
 	for (size_t i = 0; i < map->n && !r;) {
@@ -365,7 +363,7 @@ static int add_bare_pages(struct criu *c, uint32_t flags)
 			break;
 		r = layout_region(c->lay, start, end - start, 0, PROT_READ | PROT_WRITE, flags, "", 0);
 		if (!r)
-			r = add_pages(c, 0, start, end);
+			r = add_pages(c, &c->own, start, end, start, true);
 	}
 	return r;
 }
@@ -390,7 +388,7 @@ static int add_process(struct criu *c, uint32_t pid)
 /* an object's size stands nowhere; it reaches to its last page at least, and what lies between pages is zero */
 static int add_shmem(struct criu *c)
 {
-	const struct criu_pagemap *map = &c->levels[0].map;
+	const struct criu_pagemap *map = &c->own.levels[0].map;
 	uint64_t end = map->n ? map->runs[map->n - 1].addr + map->runs[map->n - 1].len : 0;
 	int r = 0;
 
@@ -400,7 +398,8 @@ static int add_shmem(struct criu *c)
 		return bad(c, "a page of a shared object that is no offset", end);
 	r = layout_region(c->lay, 0, end, 0, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, "", 0);
 	for (size_t i = 0; i < map->n && !r; i++)
-		r = add_pages(c, 0, map->runs[i].addr, map->runs[i].addr + map->runs[i].len);
+		r = add_pages(c, &c->own, map->runs[i].addr, map->runs[i].addr + map->runs[i].len, map->runs[i].addr,
+			      true);
 	return r;
 }
 
@@ -428,10 +427,10 @@ static int parse_pagemap(struct criu *c, const char *file_name, uint64_t id, boo
 {
 	char space[THAW_SPACE_NAME_MAX + 1];
 	struct parse_file file;
-	int n, r = load_chain(c, file_name);
+	int n, r = load_chain(c, file_name, &c->own);
 
 	if (r)
-		return r;
+		return r == -ENOENT ? bad(c, "the pagemap went away", 0) : r;
 	n = snprintf(space, sizeof(space), "%s%s%s%" PRIu64, c->dir->path, *c->dir->path ? "/" : "",
 		     shmem ? "shmem-" : "", id);
 	if (n >= (int)sizeof(space))
@@ -462,18 +461,20 @@ static void say(struct criu *c, const char *name, const char *what)
 static int parse_one(struct criu *c, const char *file_name, uint64_t id, bool shmem)
 {
 	struct layout_mark mark = layout_mark(c->lay);
+	size_t pieces = c->shared_pieces;
 	int r;
 
 	*c->error = '\0';
 	if (!shmem && id > UINT32_MAX)
 		return 0;
 	r = parse_pagemap(c, file_name, id, shmem);
-	release_levels(c);
+	release_chain(&c->own);
 	if (r == -EOVERFLOW)
 		snprintf(c->error, sizeof(c->error), "more than an image can describe");
 	if (r != -EBADMSG && r != -EOVERFLOW)
 		return r;
 	layout_rollback(c->lay, mark);
+	c->shared_pieces = pieces;
 	say(c, file_name, c->error);
 	return 0;
 }
@@ -505,7 +506,7 @@ int parse_criu(struct layout *lay, const struct parse_dir *dir, parse_note_fn *n
 		memcpy(copy, name, strlen(name) + 1);
 		r = parse_one(c, copy, id, shmem);
 	}
-	criu_pagemap_release(&c->shared.map);
+	release_chain(&c->shared);
 	criu_files_release(&c->files);
 	free(c);
 	return r;
