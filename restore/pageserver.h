@@ -7,7 +7,9 @@
  * UFFDIO_POISON (before Linux 6.6) the process is killed. It never becomes zeros.
  *
  * Descriptors must be registered in MISSING mode with the events FORK, REMAP, REMOVE and UNMAP switched on, or the
- * process must not do these things. Memory: one chunk per thread, and the tables.
+ * process must not do these things. Memory: one chunk per thread, and the tables. A process that serves itself must
+ * not call fork(3), which holds locks of malloc() until the event is read. If the server dies, and no copy of a
+ * descriptor is kept elsewhere, missing pages are zeros: that is for the caller to prevent.
  *
  * Functions may be called by any thread, pageserver_free() by one while no other is in a call.
  */
