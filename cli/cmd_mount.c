@@ -28,6 +28,7 @@
 #include "fs/worker.h"
 
 #define DEFAULT_CACHE     ((uint64_t)256 << 20)
+#define DEFAULT_HYDRATE   ((uint64_t)1 << 30)
 #define DEFAULT_TIMEOUT   86400
 #define DEFAULT_READAHEAD 256 /* KiB: the usual chunk */
 #define MAX_THREADS       256
@@ -45,6 +46,8 @@ enum option_id {
 	OPT_TIMEOUT,
 	OPT_READAHEAD,
 	OPT_RECORD,
+	OPT_HYDRATE_DIR,
+	OPT_HYDRATE_MAX,
 	OPT_IGNORED,
 };
 
@@ -63,6 +66,8 @@ static const struct mount_option {
 	{ "timeout", OPT_TIMEOUT, true },
 	{ "readahead", OPT_READAHEAD, true },
 	{ "record", OPT_RECORD, false },
+	{ "hydrate_dir", OPT_HYDRATE_DIR, true },
+	{ "hydrate_max", OPT_HYDRATE_MAX, true },
 	/* what mount(8) and fstab hand on, and what is so anyway */
 	{ "ro", OPT_IGNORED, false },
 	{ "rw", OPT_IGNORED, false },
@@ -99,6 +104,15 @@ static int size_option(const char *text, uint64_t min, uint64_t *ret)
 	if (!err)
 		*ret = v;
 	return err;
+}
+
+static int dir_option(const char *text, char ret[PATH_MAX])
+{
+	struct stat st;
+
+	if (!realpath(text, ret) || stat(ret, &st))
+		return -errno;
+	return S_ISDIR(st.st_mode) ? 0 : -ENOTDIR;
 }
 
 static int set_option(struct fs_config *cfg, enum option_id id, const char *value)
@@ -140,6 +154,10 @@ static int set_option(struct fs_config *cfg, enum option_id id, const char *valu
 	case OPT_RECORD:
 		cfg->record = true;
 		return 0;
+	case OPT_HYDRATE_DIR:
+		return dir_option(value, cfg->hydrate_dir);
+	case OPT_HYDRATE_MAX:
+		return size_option(value, 4096, &cfg->hydrate_bytes);
 	case OPT_IGNORED:
 		break;
 	}
@@ -321,6 +339,7 @@ static void set_defaults(struct fs_config *cfg)
 	/* more than processors: some wait for storage or for another's decode */
 	cfg->threads = (uint32_t)min_u64(max_u64((uint64_t)n * 2, 8), 64);
 	cfg->cache_bytes = DEFAULT_CACHE;
+	cfg->hydrate_bytes = DEFAULT_HYDRATE;
 	cfg->timeout_s = DEFAULT_TIMEOUT;
 	cfg->readahead_kb = DEFAULT_READAHEAD;
 	cfg->notify_fd = -1;
@@ -396,6 +415,8 @@ const struct verb verb_mount = {
 		"  -o timeout=S       seconds the kernel may keep names and attributes (default 86400)\n"
 		"  -o notify_fd=N     write a line to descriptor N when the mount answers\n"
 		"  -o record          keep beside each image which chunks were read (IMAGE.ws)\n"
+		"  -o hydrate_dir=D   decode files that are opened into D and serve them from there (root)\n"
+		"  -o hydrate_max=N   room for that (default 1G)\n"
 		"  -o nonempty        mount over a directory that has entries\n",
 	.run = run,
 };

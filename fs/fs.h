@@ -14,6 +14,7 @@
 
 struct fuse_session;
 struct recorder;
+struct hydrator;
 
 struct fs {
 	struct fs_config cfg;
@@ -21,6 +22,7 @@ struct fs {
 	struct slots *slots;
 	struct cache *cache;
 	struct recorder *recorder; /* NULL without -o record */
+	struct hydrator *hydrator; /* NULL where nothing is hydrated */
 	struct fuse_session *se;
 };
 

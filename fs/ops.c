@@ -10,8 +10,10 @@
 #include "common/bytes.h"
 #include "common/cleanup.h"
 #include "common/log.h"
+#include "fs/hydrate.h"
 #include "fs/meta.h"
 #include "fs/read.h"
+#include "fs/session.h"
 #include "fs/show.h"
 
 #define MAX_READAHEAD  (1u << 20)
@@ -462,6 +464,7 @@ static void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
 	struct fs *fs = fs_of(req);
 	struct node node;
+	uint32_t backing;
 	int err = show_node(fs, ino, &node);
 
 	if (!err && ((fi->flags & O_ACCMODE) != O_RDONLY || fi->flags & O_TRUNC)) {
@@ -476,10 +479,18 @@ static void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 		return;
 	}
 	fi->direct_io = node.kind == NODE_META;
-	fi->keep_cache = !fi->direct_io;
 	meta_opened(fs, &node, +1);
-	if (fuse_reply_open(req, fi)) {
+	backing = hydrate_opened(fs->hydrator, &node);
+	/* a member's handle says how it was opened; the kernel refuses keep_cache where there is no cache */
+	if (backing)
+		fi->fh = backing;
+	fi->keep_cache = !fi->direct_io && !backing;
+	session_pass_open(backing);
+	err = fuse_reply_open(req, fi);
+	session_pass_open(0);
+	if (err) {
 		meta_opened(fs, &node, -1);
+		hydrate_closed(fs->hydrator, &node, backing);
 		meta_close(fi->fh);
 	}
 }
@@ -495,6 +506,7 @@ static void op_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi
 	if (fuse_reply_err(req, 0) || err)
 		return;
 	meta_opened(fs, &node, -1);
+	hydrate_closed(fs->hydrator, &node, (uint32_t)fh);
 	meta_close(fh);
 }
 

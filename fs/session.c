@@ -27,12 +27,16 @@
 #define RESIDENT_BYTES (128u << 10)         /* more than anything but a write, and nobody can write */
 #define RESEND_FLAG2   (1u << 7)            /* FUSE_HAS_RESEND is bit 39 of the flags */
 #define NOTIFY_RESEND  7
+/* Linux 6.9; libfuse before 3.17 knows nothing of it, so replies are patched on their way out */
+#define PASS_FLAG2     (1u << 5) /* FUSE_PASSTHROUGH is bit 37 of the flags */
+#define PASS_OPEN      (1u << 7) /* FOPEN_PASSTHROUGH */
 #define WAKE_SIGNAL    SIGUSR1
 
 /* what the write hook does with a reply to INIT; set while no thread serves */
 static enum { IO_SERVE, IO_CAPTURE, IO_REPLAY } io_mode;
 static struct session_init *io_init;
 static int io_error;
+static _Thread_local uint32_t io_backing;
 
 static ssize_t io_read(int fd, void *buf, size_t len, void *userdata)
 {
@@ -58,17 +62,57 @@ static size_t flatten(const struct iovec *iov, int count, uint8_t *buf, size_t r
 	return len;
 }
 
+/* the answer to INIT says that opens may be passed through, to a file system that is not itself stacked */
+static void patch_init(uint8_t *msg, size_t len)
+{
+	struct fuse_init_out out;
+
+	if (len != sizeof(struct fuse_out_header) + sizeof(out)) {
+		io_error = -EPROTO;
+		return;
+	}
+	memcpy(&out, msg + sizeof(struct fuse_out_header), sizeof(out));
+	out.flags |= FUSE_INIT_EXT;
+	out.flags2 |= PASS_FLAG2;
+	out.unused[0] = 1; /* max_stack_depth */
+	memcpy(msg + sizeof(struct fuse_out_header), &out, sizeof(out));
+}
+
+static ssize_t write_open(int fd, struct iovec *iov, int count)
+{
+	struct {
+		struct fuse_out_header head;
+		struct fuse_open_out open;
+	} msg;
+
+	if (flatten(iov, count, (uint8_t *)&msg, sizeof(msg)) == sizeof(msg) && !msg.head.error) {
+		msg.open.open_flags |= PASS_OPEN;
+		msg.open.padding = (int32_t)io_backing; /* backing_id */
+		return write(fd, &msg, sizeof(msg));
+	}
+	return writev(fd, iov, count);
+}
+
+void session_pass_open(uint32_t id)
+{
+	io_backing = id;
+}
+
 static ssize_t io_writev(int fd, struct iovec *iov, int count, void *userdata)
 {
 	uint8_t out[sizeof(io_init->out)];
 	size_t len;
 
 	(void)userdata;
+	if (io_mode == IO_SERVE && io_backing)
+		return write_open(fd, iov, count);
 	if (io_mode == IO_SERVE)
 		return writev(fd, iov, count);
 	len = flatten(iov, count, out, sizeof(out));
 	if (len < sizeof(struct fuse_out_header))
 		io_error = -EPROTO;
+	else if (io_init->passthrough)
+		patch_init(out, len);
 	if (io_mode == IO_REPLAY) {
 		if (len != io_init->out_len || memcmp(out, io_init->out, len) != 0)
 			io_error = -EPROTO;
@@ -76,7 +120,7 @@ static ssize_t io_writev(int fd, struct iovec *iov, int count, void *userdata)
 	}
 	memcpy(io_init->out, out, len);
 	io_init->out_len = (uint32_t)len;
-	return writev(fd, iov, count);
+	return write(fd, out, len);
 }
 
 static const struct fuse_custom_io custom_io = { .writev = io_writev, .read = io_read };
@@ -118,7 +162,17 @@ static int process_init(struct fuse_session *se, struct session_init *init, int 
 	return io_error;
 }
 
-int session_negotiate(int fuse_fd, struct session_init *ret)
+static uint32_t kernel_flags2(const struct session_init *init)
+{
+	struct fuse_init_in in;
+
+	if (init->in_len < sizeof(struct fuse_in_header) + offsetof(struct fuse_init_in, unused))
+		return 0;
+	memcpy(&in, init->in + sizeof(struct fuse_in_header), sizeof(in));
+	return in.flags & FUSE_INIT_EXT ? in.flags2 : 0;
+}
+
+int session_negotiate(int fuse_fd, bool passthrough, struct session_init *ret)
 {
 	_cleanup_free_ uint8_t *buf = malloc(FUSE_MIN_READ_BUFFER);
 	struct session_init init = { 0 };
@@ -137,6 +191,7 @@ int session_negotiate(int fuse_fd, struct session_init *ret)
 	}
 	memcpy(init.in, buf, (size_t)n);
 	init.in_len = (uint32_t)n;
+	init.passthrough = passthrough && kernel_flags2(&init) & PASS_FLAG2;
 	fd = fcntl(fuse_fd, F_DUPFD_CLOEXEC, 3);
 	err = fd < 0 ? -errno : new_session(NULL, fd, &se);
 	if (err || !se) {
@@ -158,12 +213,7 @@ int session_negotiate(int fuse_fd, struct session_init *ret)
 
 bool session_can_resend(const struct session_init *init)
 {
-	struct fuse_init_in in;
-
-	if (init->in_len < sizeof(struct fuse_in_header) + offsetof(struct fuse_init_in, unused))
-		return false;
-	memcpy(&in, init->in + sizeof(struct fuse_in_header), sizeof(in));
-	return in.flags & FUSE_INIT_EXT && in.flags2 & RESEND_FLAG2;
+	return kernel_flags2(init) & RESEND_FLAG2;
 }
 
 void session_resend(int fuse_fd)

@@ -18,13 +18,15 @@
 struct session_init {
 	uint32_t in_len, out_len;
 	uint8_t in[256], out[256];
+	bool passthrough; /* agreed on */
 };
 
 /*
  * session_negotiate - read INIT from a fresh /dev/fuse and answer it (supervisor)
+ * @passthrough:  ask for it, where the kernel has it
  * Return: 0, -errno, logged
  */
-int session_negotiate(int fuse_fd, struct session_init *ret);
+int session_negotiate(int fuse_fd, bool passthrough, struct session_init *ret);
 
 /* does the kernel send requests again when told to (FUSE_NOTIFY_RESEND, Linux 6.9)? */
 bool session_can_resend(const struct session_init *init);
@@ -43,6 +45,9 @@ int session_open(struct fs *fs, int fuse_fd, const struct session_init *init);
  * @ended_fd:  an eventfd that is written to when the kernel ends the session (it was unmounted or aborted)
  */
 int session_serve(struct fs *fs, int ended_fd);
+
+/* answer the open that this thread replies to next with backing file @id; 0: an ordinary open */
+void session_pass_open(uint32_t id);
 
 /* let the threads finish what they have read, and join them. Also right after the session has ended */
 void session_stop(struct fs *fs);

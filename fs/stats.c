@@ -119,6 +119,27 @@ static void put_kernel(cJSON *root, const struct stats *st)
 	put(o, "readahead_kb", st->readahead_kb);
 }
 
+static void put_hydrate(cJSON *root, const struct stats *st, const struct fs_config *cfg)
+{
+	const struct stats_hydrate *h = &st->hydrate;
+	cJSON *o = cJSON_AddObjectToObject(root, "hydrate");
+	const char *state = "on";
+
+	if (!cfg->hydrate_dir[0])
+		state = "off";
+	else if (!st->has_passthrough)
+		state = "no passthrough";
+	cJSON_AddStringToObject(o, "state", state);
+	put(o, "limit", cfg->hydrate_bytes);
+	put(o, "used", stats_get(&h->used));
+	put(o, "files", stats_get(&h->ready));
+	put(o, "opens", stats_get(&h->opens));
+	put(o, "failed", stats_get(&h->failed));
+	put(o, "evictions", stats_get(&h->evictions));
+	if (h->last_error)
+		cJSON_AddStringToObject(o, "error", strerror(h->last_error));
+}
+
 static void put_workers(cJSON *root, const struct stats *st)
 {
 	cJSON *o = cJSON_AddObjectToObject(root, "workers");
@@ -160,6 +181,7 @@ int stats_json(const struct stats *st, const struct fs_config *cfg, char **ret, 
 	put_cache(root, st, cfg);
 	put_prefetch(root, st, cfg);
 	put_kernel(root, st);
+	put_hydrate(root, st, cfg);
 	put_workers(root, st);
 	put(root, "source_retries", stats_get(&st->source_retries));
 	put_counters(cJSON_AddObjectToObject(root, "requests"), st->requests, op_names, STATS_OPS);

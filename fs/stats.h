@@ -43,6 +43,24 @@ enum stats_error {
 
 typedef _Atomic uint64_t stats_counter;
 
+/* hydrate.h: what must outlive a worker */
+enum hydrate_state { HYDRATE_NONE, HYDRATE_WANTED, HYDRATE_RUNNING, HYDRATE_READY, HYDRATE_FAILED };
+#define HYDRATE_FILES 1024
+
+struct hydrate_file {
+	uint64_t node, bytes, used_ns;
+	uint32_t cached, passed; /* open handles by kind */
+	uint32_t id;             /* of the backing file, in the connection */
+	_Atomic uint32_t state;  /* enum hydrate_state */
+};
+
+struct stats_hydrate {
+	stats_counter used, ready, failed, evictions, opens;
+	_Atomic int32_t last_error; /* the first errno of those that failed */
+	uint32_t overflow, n;
+	struct hydrate_file files[HYDRATE_FILES];
+};
+
 struct stats {
 	stats_counter requests[STATS_OPS], latency_ns[STATS_OPS], latency[STATS_OPS][STATS_BUCKETS];
 	stats_counter errors[STATS_ERRORS];
@@ -59,6 +77,7 @@ struct stats {
 	_Atomic uint32_t has_resend, has_passthrough, readahead_kb;
 	/* files and directories open, by slot; slots beyond are never retired */
 	_Atomic uint32_t opens[STATS_SLOTS];
+	struct stats_hydrate hydrate;
 };
 
 /* @ret_fd: shared memory to hand to workers. Return: 0, -errno */

@@ -661,6 +661,12 @@ static int catch_signals(struct supervisor *sup)
 	return sup->signals < 0 ? -errno : 0;
 }
 
+/* the kernel takes backing files only from root */
+static bool may_pass(const struct fs_config *cfg)
+{
+	return cfg->hydrate_dir[0] && geteuid() == 0;
+}
+
 static int begin(struct supervisor *sup, const struct control_msg *image, int image_fd)
 {
 	_cleanup_close_ int own = image_fd;
@@ -680,11 +686,15 @@ static int begin(struct supervisor *sup, const struct control_msg *image, int im
 	err = mountpoint_mount(&sup->cfg, &sup->fuse);
 	if (err)
 		return err;
-	err = session_negotiate(sup->fuse, &sup->init);
+	err = session_negotiate(sup->fuse, may_pass(&sup->cfg), &sup->init);
 	if (err) {
 		mountpoint_unmount(sup->cfg.mnt, true);
 		return err;
 	}
+	sup->stats->has_passthrough = sup->init.passthrough;
+	if (sup->cfg.hydrate_dir[0] && !sup->init.passthrough)
+		log_warn("cannot hydrate files: %s; they are served as without hydrate_dir",
+			 may_pass(&sup->cfg) ? "this kernel has no FUSE passthrough" : "only root may");
 	sup->stats->has_resend = session_can_resend(&sup->init);
 	return 0;
 }

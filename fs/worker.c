@@ -28,6 +28,7 @@
 #include "common/log.h"
 #include "fs/control.h"
 #include "fs/fs.h"
+#include "fs/hydrate.h"
 #include "fs/ops.h"
 #include "fs/record.h"
 #include "fs/session.h"
@@ -138,6 +139,8 @@ static int on_activate(struct worker *w)
 {
 	int err = w->fs.cfg.record ? record_new(&w->fs, &w->fs.recorder) : 0;
 
+	if (!err && w->init.passthrough)
+		err = hydrate_new(&w->fs, &w->fs.hydrator);
 	if (!err)
 		err = session_serve(&w->fs, w->ended);
 	if (err)
@@ -249,6 +252,7 @@ static void tear_down(struct worker *w)
 	store_free(w->store);
 	if (w->active)
 		session_stop(&w->fs);
+	hydrate_free(w->fs.hydrator);
 	record_free(w->fs.recorder);
 	session_close(&w->fs);
 	if (w->fuse >= 0)
