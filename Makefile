@@ -79,7 +79,7 @@ fuzz-run: $(FUZZERS)
 
 format: | $(after_deps)                  ## rewrite sources with clang-format
 	$(Q)clang-format -i $(CFILES) $(HFILES)
-lint: $(CFILES:%.c=$(BUILD)/%.tidy) | $(after_deps)  ## format check, clang-tidy, shellcheck, folder order
+lint: $(CFILES:%.c=$(BUILD)/tidy/%.ok) | $(after_deps)  ## format check, clang-tidy, shellcheck, folder order
 	$(Q)clang-format --dry-run -Werror $(CFILES) $(HFILES)
 	$(Q)shellcheck -x $(SHFILES)
 	$(Q)! grep -nE 'include "(fs|restore|gpu|imgfmt|cli)/' common/*.[ch]
@@ -132,7 +132,7 @@ $(SHIMS): $(BUILD)/tests/%.so: tests/%.c | $(after_deps)
 	@mkdir -p $(@D)
 	$(call say,LINK)$(CC) $(all_cppflags) -std=c11 $(WARN) -O2 -g -fPIC -shared -o $@ $< -ldl
 # one file passed clang-tidy; its warnings count is noise ("12 warnings generated" in system headers)
-$(BUILD)/%.tidy: %.c $(HFILES) .clang-tidy | $(after_deps)
+$(BUILD)/tidy/%.ok: %.c $(HFILES) .clang-tidy | $(after_deps)
 	@mkdir -p $(@D)
 	$(call say,TIDY)clang-tidy --quiet $< -- $(all_cppflags) -std=c11 2>$@.err || { cat $@.err; exit 1; }
 	@rm -f $@.err; touch $@

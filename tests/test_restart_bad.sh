@@ -18,6 +18,10 @@ patch() {
 	cp "$good" "$bad"
 	printf '%b' "$escaped" | dd of="$bad" bs=1 seek="$1" conv=notrunc status=none
 }
+# flip OFFSET: the same with another page number; addresses are random, so a fixed one could be the right one
+flip() {
+	patch "$1" "$(printf %02x $(($(od -An -tu1 -j "$1" -N 1 "$good") ^ 16)))"
+}
 # refused CODE TEXT: by the restarter, as a file or as a pipe
 refused() {
 	must_fail "$1" raw "$bad" "$good"
@@ -45,11 +49,11 @@ patch 4096 00
 refused 3 "this is not a DMTCP v4.0 image"
 patch $((4096 + 132)) 00
 refused 1 "cannot restart here: the image is of another architecture"
-patch $((4096 + 168)) 0010
+flip $((4096 + 169))
 refused 3 "the restore buffer is not the one in the image's header"
 patch $((4096 + 187)) ffffffffff
 refused 3 "the image's header has impossible addresses"
-patch $((4096 + 193)) f0
+flip $((4096 + 193))
 refused 1 "cannot restart here: the image is of another kernel"
 patch $((4096 + 248)) 0010000000000000
 refused 3 "the image has no memory at 1000, where it is to go on"
