@@ -30,7 +30,9 @@ all_libs     = $(LDFLAGS) $(pkg_libs) -ldl -pthread -lm
 # Everything but the mains is one archive, so a program, test or benchmark is one object and the archive.
 SRC     := $(wildcard common/*.c imgfmt/*.c gpu/*.c restore/*.c fs/*.c cli/*.c)
 MTCP_SRC := $(wildcard restore/mtcp/*.c)
-RESTARTER := $(BUILD)/thawfs-mtcp-restart
+# The restarter and the example that checkpoints itself know the registers of one machine.
+X86_64    := $(filter x86_64,$(shell uname -m))
+RESTARTER := $(if $(X86_64),$(BUILD)/thawfs-mtcp-restart)
 MAINS   := cli/thawfs_main.c
 LIBOBJ  := $(patsubst %.c,$(BUILD)/%.o,$(filter-out $(MAINS),$(SRC)))
 PROGS   := $(patsubst %_main.c,$(BUILD)/%,$(notdir $(MAINS)))
@@ -38,7 +40,7 @@ TESTS   := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/test_*.c))
 TOOLS   := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/tool_*.c))
 SHIMS   := $(patsubst tests/%.c,$(BUILD)/tests/%.so,$(wildcard tests/shim_*.c))
 FUZZERS := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/fuzz_*.c))
-EXAMPLES := $(patsubst examples/%,$(BUILD)/examples/%,$(patsubst %/,%,$(dir $(wildcard examples/*/*_main.c))))
+EXAMPLES := $(if $(X86_64),$(patsubst examples/%,$(BUILD)/examples/%,$(patsubst %/,%,$(dir $(wildcard examples/*/*_main.c)))))
 REPLAYS := $(FUZZERS:%=%.replay)
 BENCHES := $(patsubst %.c,$(BUILD)/%,$(wildcard bench/bench_*.c))
 CFILES  := $(SRC) $(MTCP_SRC) $(wildcard tests/*.c bench/*.c examples/*/*.c)
@@ -113,7 +115,7 @@ $(PROGS): $(BUILD)/%: $(BUILD)/cli/%_main.o $(BUILD)/libthaw.a
 $(TESTS) $(TOOLS) $(BENCHES): %: %.o $(BUILD)/libthaw.a
 	$(call say,LINK)$(CC) $(CFLAGS) -o $@ $^ $(all_libs)
 # The restarter has no libc, and nothing in it may need relocation: it copies itself elsewhere.
-$(RESTARTER): $(MTCP_SRC) $(wildcard restore/mtcp/*.h) | $(after_deps)
+$(BUILD)/thawfs-mtcp-restart: $(MTCP_SRC) $(wildcard restore/mtcp/*.h) | $(after_deps)
 	@mkdir -p $(@D)
 	$(call say,LINK)$(CC) -I. -std=c11 $(WARN) -O2 -g -ffreestanding -fPIE -fvisibility=hidden -fno-stack-protector \
 		-fno-asynchronous-unwind-tables -fcf-protection=none -fno-tree-loop-distribute-patterns -nostdlib \
