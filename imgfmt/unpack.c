@@ -415,7 +415,7 @@ static int unpack_tree(struct unpack *u, uint32_t ino)
 	_cleanup_close_ int fd = -1;
 
 	if (err)
-		return err;
+		return overall(u, err);
 	u->bare_root = ino == IMAGE_ROOT && is_single(u->img);
 	fd = fcntl(u->root, F_DUPFD_CLOEXEC, 0);
 	err = fd < 0 ? -errno : push_level(u, steal_fd(&fd), &inode);
@@ -441,7 +441,7 @@ static int unpack_one(struct unpack *u, uint32_t ino, const char *name)
 	int err = walk_start(&w, u->img, ino, name), fd;
 
 	if (err)
-		return err;
+		return overall(u, err);
 	w.inode.nlink = 1; /* its other names are not wanted */
 	fd = fcntl(u->root, F_DUPFD_CLOEXEC, 0);
 	err = fd < 0 ? -errno : push_level(u, fd, &w.inode);
