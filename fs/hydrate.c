@@ -15,6 +15,7 @@
 
 #include "common/bytes.h"
 #include "common/cleanup.h"
+#include "common/io.h"
 #include "common/log.h"
 #include "fs/ops.h"
 #include "fs/read.h"
@@ -192,22 +193,6 @@ static int measure(const struct read_file *file, uint64_t *ret)
 	return 0;
 }
 
-static int write_all(int fd, const char *data, size_t len, uint64_t off)
-{
-	while (len) {
-		ssize_t n = pwrite(fd, data, len, (off_t)off);
-
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n < 0)
-			return -errno;
-		data += n;
-		len -= (size_t)n;
-		off += (uint64_t)n;
-	}
-	return 0;
-}
-
 static int decode(struct hydrator *h, const struct read_file *file, int fd)
 {
 	struct image_run run;
@@ -224,7 +209,7 @@ static int decode(struct hydrator *h, const struct read_file *file, int fd)
 		err = run.kind == RUN_DATA ? reader_chunk(h->reader, file, &run, CACHE_AHEAD, &ref) : -ENODATA;
 		if (err)
 			break;
-		err = write_all(fd, (const char *)cache_data(ref) + run.chunk_off, run.len, run.off);
+		err = io_write_at(fd, (const char *)cache_data(ref) + run.chunk_off, run.len, run.off);
 		cache_put(h->fs->cache, ref);
 	}
 	return err;

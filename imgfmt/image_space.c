@@ -150,48 +150,62 @@ int image_segment(struct image *img, const struct image_space *space, uint32_t i
 	return 0;
 }
 
+/* the last address of the @index-th region or segment */
+typedef int last_addr_fn(struct image *img, const struct image_space *space, uint32_t index, uint64_t *ret);
+
+static int region_last(struct image *img, const struct image_space *space, uint32_t index, uint64_t *ret)
+{
+	struct image_region g;
+	int r = image_region(img, space, index, &g);
+
+	if (!r)
+		*ret = g.addr + (g.len - 1);
+	return r;
+}
+
+static int segment_last(struct image *img, const struct image_space *space, uint32_t index, uint64_t *ret)
+{
+	struct image_segment g;
+	int r = image_segment(img, space, index, &g);
+
+	if (!r)
+		*ret = g.addr + (g.len - 1);
+	return r;
+}
+
 /*
  * Binary search in a sorted table by the ends of its entries. A table that is not sorted, which only image_check()
  * would notice, leads to some entry or none, never outside.
  */
-int image_region_at(struct image *img, const struct image_space *space, uint64_t addr, uint32_t *ret_index)
+static int find_addr(struct image *img, const struct image_space *space, last_addr_fn *last, uint32_t n, uint64_t addr,
+		     uint32_t *ret_index)
 {
-	uint32_t lo = 0, hi = space->n_regions;
+	uint32_t lo = 0;
 
-	while (lo < hi) {
-		uint32_t mid = lo + (hi - lo) / 2;
-		struct image_region g;
-		int r = image_region(img, space, mid, &g);
+	while (lo < n) {
+		uint32_t mid = lo + (n - lo) / 2;
+		uint64_t end;
+		int r = last(img, space, mid, &end);
 
 		if (r)
 			return r;
-		if (g.addr + (g.len - 1) < addr)
+		if (end < addr)
 			lo = mid + 1;
 		else
-			hi = mid;
+			n = mid;
 	}
 	*ret_index = lo;
 	return 0;
 }
 
+int image_region_at(struct image *img, const struct image_space *space, uint64_t addr, uint32_t *ret_index)
+{
+	return find_addr(img, space, region_last, space->n_regions, addr, ret_index);
+}
+
 int image_segment_at(struct image *img, const struct image_space *space, uint64_t addr, uint32_t *ret_index)
 {
-	uint32_t lo = 0, hi = space->n_segments;
-
-	while (lo < hi) {
-		uint32_t mid = lo + (hi - lo) / 2;
-		struct image_segment g;
-		int r = image_segment(img, space, mid, &g);
-
-		if (r)
-			return r;
-		if (g.addr + (g.len - 1) < addr)
-			lo = mid + 1;
-		else
-			hi = mid;
-	}
-	*ret_index = lo;
-	return 0;
+	return find_addr(img, space, segment_last, space->n_segments, addr, ret_index);
 }
 
 /* the run of a data segment that begins @skip bytes into it, by the file it leads to */

@@ -12,6 +12,7 @@
 
 #include "common/bytes.h"
 #include "common/cleanup.h"
+#include "common/io.h"
 #include "common/log.h"
 
 /* Write-out is started every so many bytes, so that the final fsync finds little left to do. */
@@ -116,24 +117,9 @@ int output_open(struct output *out, const char *path)
 	return 0;
 }
 
-static int write_all(int fd, const uint8_t *buf, size_t len)
-{
-	while (len) {
-		ssize_t n = write(fd, buf, len);
-
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n <= 0)
-			return n < 0 ? -errno : -EIO;
-		buf += n;
-		len -= (size_t)n;
-	}
-	return 0;
-}
-
 int output_write(struct output *out, const void *buf, size_t len)
 {
-	int r = write_all(out->fd, buf, len);
+	int r = io_write(out->fd, buf, len);
 
 	if (r)
 		return fail(out, "write", r);
@@ -165,20 +151,7 @@ int output_align(struct output *out, uint64_t align)
 
 int output_read_back(const struct output *out, void *buf, size_t len, uint64_t off)
 {
-	uint8_t *p = buf;
-
-	while (len) {
-		ssize_t n = pread(out->fd, p, len, (off_t)off);
-
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n <= 0)
-			return n < 0 ? -errno : -EIO;
-		p += n;
-		off += (uint64_t)n;
-		len -= (size_t)n;
-	}
-	return 0;
+	return io_read_at(out->fd, buf, len, off);
 }
 
 int output_publish(struct output *out, bool sync)

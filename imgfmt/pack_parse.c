@@ -11,6 +11,7 @@
 
 #include "common/bytes.h"
 #include "common/cleanup.h"
+#include "common/io.h"
 #include "common/log.h"
 #include "imgfmt/packer.h"
 #include "imgfmt/parse.h"
@@ -65,26 +66,12 @@ static int tree_file_fd(struct tree_files *files, uint32_t ino)
 static int tree_source_pread(struct source *src, void *buf, size_t len, uint64_t off)
 {
 	struct tree_source *ts = (struct tree_source *)src;
-	uint8_t *p = buf;
 	int fd;
 
 	if (ts->image)
 		return image_read(ts->files->p->parents[ts->image - 1], ts->ctx, ts->ino, off, buf, len);
 	fd = tree_file_fd(ts->files, ts->ino);
-	if (fd < 0)
-		return fd;
-	while (len) {
-		ssize_t n = pread(fd, p, len, (off_t)off);
-
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n <= 0)
-			return n < 0 ? -errno : -EIO;
-		p += n;
-		off += (uint64_t)n;
-		len -= (size_t)n;
-	}
-	return 0;
+	return fd < 0 ? fd : io_read_at(fd, buf, len, off);
 }
 
 static void tree_source_close(struct source *src)

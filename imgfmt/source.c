@@ -12,6 +12,7 @@
 #include <linux/fs.h>
 
 #include "common/bytes.h"
+#include "common/io.h"
 
 struct file_source {
 	struct source base;
@@ -20,21 +21,7 @@ struct file_source {
 
 static int file_pread(struct source *src, void *buf, size_t len, uint64_t off)
 {
-	const struct file_source *f = (const struct file_source *)src;
-	uint8_t *p = buf;
-
-	while (len) {
-		ssize_t n = pread(f->fd, p, len, (off_t)off);
-
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n <= 0)
-			return n < 0 ? -errno : -EIO;
-		p += n;
-		off += (uint64_t)n;
-		len -= (size_t)n;
-	}
-	return 0;
+	return io_read_at(((const struct file_source *)src)->fd, buf, len, off);
 }
 
 static void file_close(struct source *src)

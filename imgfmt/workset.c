@@ -14,6 +14,7 @@
 
 #include "common/bytes.h"
 #include "common/cleanup.h"
+#include "common/io.h"
 
 #define VERSION 1u
 
@@ -29,35 +30,6 @@ _Static_assert(sizeof(struct head) == 32, "head of a working-set file");
 static size_t file_bytes(uint32_t n)
 {
 	return sizeof(struct head) + (size_t)n * sizeof(le32) + sizeof(le64);
-}
-
-/* Return: 0, -EIO if the file ends early, -errno */
-static int read_all(int fd, uint8_t *buf, size_t len)
-{
-	for (size_t at = 0; at < len;) {
-		ssize_t n = pread(fd, buf + at, len - at, (off_t)at);
-
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n <= 0)
-			return n ? -errno : -EIO;
-		at += (size_t)n;
-	}
-	return 0;
-}
-
-static int write_all(int fd, const uint8_t *buf, size_t len)
-{
-	for (size_t at = 0; at < len;) {
-		ssize_t n = write(fd, buf + at, len - at);
-
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n <= 0)
-			return n ? -errno : -EIO;
-		at += (size_t)n;
-	}
-	return 0;
 }
 
 /* each number is below @n_chunks and there once */
@@ -93,7 +65,7 @@ int workset_load(const char *path, const uint8_t id[16], uint64_t n_chunks, uint
 	buf = malloc((size_t)st.st_size);
 	if (!buf)
 		return -ENOMEM;
-	err = read_all(fd, buf, (size_t)st.st_size);
+	err = io_read_at(fd, buf, (size_t)st.st_size, 0);
 	if (err)
 		return err;
 	memcpy(&head, buf, sizeof(head));
@@ -127,7 +99,7 @@ static int publish(const char *path, const uint8_t *buf, size_t len)
 	fd = mkostemp(tmp, O_CLOEXEC);
 	if (fd < 0)
 		return -errno;
-	err = write_all(fd, buf, len);
+	err = io_write(fd, buf, len);
 	if (close(fd) && !err)
 		err = -errno;
 	if (!err && rename(tmp, path))

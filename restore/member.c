@@ -17,6 +17,7 @@
 
 #include "common/bytes.h"
 #include "common/cleanup.h"
+#include "common/io.h"
 #include "common/log.h"
 
 #define PIECE       (16ull << 20)
@@ -69,27 +70,13 @@ static int decode(struct job *job, struct decoder *d, const struct image_run *ru
 
 static int write_run(struct job *job, struct decoder *d, const struct image_run *run, uint64_t len)
 {
-	const uint8_t *p;
-	uint64_t off = run->off;
 	int err = decode(job, d, run);
 
 	if (err)
 		return err;
 	if (!range_inside(run->chunk_off, len, d->len))
 		return -EBADMSG;
-	p = d->buf + run->chunk_off;
-	while (len) {
-		ssize_t n = pwrite(job->fd, p, len, (off_t)off);
-
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n <= 0)
-			return n < 0 ? -errno : -EIO;
-		p += n;
-		off += (uint64_t)n;
-		len -= (uint64_t)n;
-	}
-	return 0;
+	return io_write_at(job->fd, d->buf + run->chunk_off, len, run->off);
 }
 
 static int write_piece(struct job *job, struct decoder *d, uint64_t off, uint64_t end)
