@@ -25,13 +25,18 @@ on_exit kill -9 "$readers"
 # a handle that is open all the time, and a mapping of the page cache
 exec 9<"$mnt/file"
 
+succeeded() {
+	local next
+	next=$(status "$mnt" .worker_pid) || fail "status.json could not be read after a kill"
+	[ "$next" != "$1" ]
+}
 for i in $(seq 1 "$kills"); do
 	pid=$(status "$mnt" .worker_pid) || fail "status.json could not be read before kill $i"
 	find "/proc/$pid/fd" -lname /dev/fuse 2>/dev/null | grep -q . || fail "process $pid does not serve /dev/fuse"
 	kill -9 "$pid" || fail "kill $i"
 	sleep 0.0$((RANDOM % 9 + 1))
-	next=$(status "$mnt" .worker_pid) || fail "status.json could not be read after kill $i"
-	[ "$next" != "$pid" ] || fail "process $pid was not succeeded by another"
+	# a process with much memory takes a moment to die, and may have answered before
+	wait_until 5 succeeded "$pid" || fail "process $pid was not succeeded by another"
 	wait_until 5 gone "$pid" || fail "process $pid did not die"
 done
 gone "$readers" && {
