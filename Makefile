@@ -39,12 +39,13 @@ PROGS   := $(patsubst %_main.c,$(BUILD)/%,$(notdir $(MAINS)))
 TESTS   := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/test_*.c))
 TOOLS   := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/tool_*.c))
 SHIMS   := $(patsubst tests/%.c,$(BUILD)/tests/%.so,$(wildcard tests/shim_*.c))
+DOUBLE  := $(BUILD)/tests/double/libcuda.so.1
 FUZZERS := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/fuzz_*.c))
 EXAMPLES := $(if $(X86_64),$(patsubst examples/%,$(BUILD)/examples/%,$(patsubst %/,%,$(dir $(wildcard examples/*/*_main.c)))))
 REPLAYS := $(FUZZERS:%=%.replay)
 BENCHES := $(patsubst %.c,$(BUILD)/%,$(wildcard bench/bench_*.c))
-CFILES  := $(SRC) $(MTCP_SRC) $(wildcard tests/*.c bench/*.c examples/*/*.c)
-HFILES  := $(wildcard */*.h restore/mtcp/*.h examples/*/*.h)
+CFILES  := $(SRC) $(MTCP_SRC) $(wildcard tests/*.c tests/double/*.c bench/*.c examples/*/*.c)
+HFILES  := $(wildcard */*.h restore/mtcp/*.h tests/double/*.h examples/*/*.h)
 SHFILES := $(wildcard tests/*.sh bench/*.sh dist/*.sh dist/*.bash examples/*.sh) .ci/run
 
 all: $(PROGS) $(RESTARTER) $(EXAMPLES)                ## build the programs (default)
@@ -59,9 +60,12 @@ check: check-programs                    ## run every test; T=prefix runs some
 	$(Q)BUILD=$(BUILD) tests/run.sh $(T)
 check-long: check-programs               ## the tests with the loops that are too long for every day
 	$(Q)THAW_LONG=1 BUILD=$(BUILD) tests/run.sh $(T)
-check-programs: all $(TESTS) $(TOOLS) $(SHIMS) $(REPLAYS)
+check-programs: all $(TESTS) $(TOOLS) $(SHIMS) $(DOUBLE) $(REPLAYS)
 
-bench: $(PROGS) $(TOOLS) $(BENCHES)      ## run the benchmarks (see bench/README.md)
+gpu-check: check-programs                ## the GPU tests with the driver and the cards of this machine
+	$(Q)THAW_GPU=real BUILD=$(BUILD) tests/run.sh gpu
+
+bench: $(PROGS) $(TOOLS) $(DOUBLE) $(BENCHES)      ## run the benchmarks (see bench/README.md)
 	$(Q)BUILD=$(BUILD) bench/run.sh $(T)
 
 SAN := -O1 -g -fno-omit-frame-pointer -fno-sanitize-recover=all
@@ -133,6 +137,10 @@ $(REPLAYS): %.replay: %.o $(BUILD)/tests/replay.o $(BUILD)/libthaw.a
 $(SHIMS): $(BUILD)/tests/%.so: tests/%.c | $(after_deps)
 	@mkdir -p $(@D)
 	$(call say,LINK)$(CC) $(all_cppflags) -std=c11 $(WARN) -O2 -g -fPIC -shared -o $@ $< -ldl
+# What stands in for the GPU driver; under a sanitizer it has that as well, so that its threads are watched.
+$(DOUBLE): tests/double/libcuda.c $(wildcard tests/double/*.h gpu/cuda_*.h) | $(after_deps)
+	@mkdir -p $(@D)
+	$(call say,LINK)$(CC) -I. -D_GNU_SOURCE -std=c11 -pthread $(WARN) $(CFLAGS) -fPIC -shared -fvisibility=hidden -o $@ $<
 # one file passed clang-tidy; its warnings count is noise ("12 warnings generated" in system headers)
 $(BUILD)/tidy/%.ok: %.c $(HFILES) .clang-tidy | $(after_deps)
 	@mkdir -p $(@D)
@@ -140,5 +148,5 @@ $(BUILD)/tidy/%.ok: %.c $(HFILES) .clang-tidy | $(after_deps)
 	@rm -f $@.err; touch $@
 
 -include $(shell find $(BUILD) -name criu -prune -o -type f -name '*.d' -print 2>/dev/null)
-.PHONY: all deps demo check check-long check-programs bench asan tsan fuzz fuzz-run format lint install clean help
+.PHONY: all deps demo check check-long check-programs gpu-check bench asan tsan fuzz fuzz-run format lint install clean help
 .SECONDARY:
