@@ -6,7 +6,7 @@ jobs=2
 
 size_of() { stat -c %s "$1"; }
 
-for kind in process heap text floats bf16 dups tail stripes; do
+for kind in ${BENCH_KINDS:-process heap text floats bf16 dups tail stripes}; do
 	input "$kind"
 	cat "$input" >/dev/null
 	bar=1.0
