@@ -190,6 +190,24 @@ int cli_exit_code(int err)
 	return err == -EBADMSG ? CLI_DAMAGED : CLI_FAILED;
 }
 
+int cli_series_exit_code(int err)
+{
+	switch (err) {
+	case -EINTR:
+	case -ETIME:
+		return CLI_STOPPED;
+	case -EBUSY:
+		return CLI_BUSY;
+	case -EAGAIN:
+		return CLI_CHANGED;
+	case -ENOSPC:
+	case -EDQUOT:
+		return CLI_NO_SPACE;
+	default:
+		return cli_exit_code(err);
+	}
+}
+
 /* the text of @dir/.thaw/info.json; NULL if @dir is not an image on a mount */
 static char *read_info_json(const char *dir)
 {

@@ -17,7 +17,17 @@
 #include "common/progress.h"
 #include "imgfmt/image.h"
 
-enum cli_exit { CLI_GOOD = 0, CLI_FAILED = 1, CLI_USAGE = 2, CLI_DAMAGED = 3 };
+enum cli_exit {
+	CLI_GOOD = 0,
+	CLI_FAILED = 1,
+	CLI_USAGE = 2,
+	CLI_DAMAGED = 3,
+	/* snap, prune and clean only, for schedulers: what to do next depends on it */
+	CLI_STOPPED = 4,  /* time is up, or a signal came: run it again */
+	CLI_BUSY = 5,     /* somebody else works on the series */
+	CLI_CHANGED = 6,  /* the source changed while it was read */
+	CLI_NO_SPACE = 7, /* in the store */
+};
 
 struct verb {
 	const char *name;
@@ -118,6 +128,8 @@ int cli_size(const char *text, uint64_t *ret);
 
 /* the exit code for a negative errno (or 0): -EBADMSG is damage */
 int cli_exit_code(int err);
+/* the same for verbs that change a series */
+int cli_series_exit_code(int err);
 
 /* open an image that is a file, or by its directory on a mount. Messages are logged */
 int cli_open_image(const struct cli *cli, const char *path, struct image **ret);

@@ -16,6 +16,10 @@
 	X(verify)    \
 	X(mount)     \
 	X(umount)    \
+	X(snap)      \
+	X(series)    \
+	X(prune)     \
+	X(clean)     \
 	X(restart)   \
 	X(help)
 

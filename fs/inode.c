@@ -31,6 +31,8 @@ int node_decode(uint64_t id, struct node *ret)
 		return -ESTALE;
 	if (node.kind == NODE_THAW && node.number >= THAW_NUMBERS)
 		return -ESTALE;
+	if (node.kind == NODE_LINK && (node.by_id || node.number >= LINK_NUMBERS))
+		return -ESTALE;
 	*ret = node;
 	return 0;
 }

@@ -31,7 +31,8 @@ enum node_kind {
 	NODE_THAW = 2,   /* enum thaw_number */
 	NODE_MEM = 3,    /* .thaw/mem and below: number in the view tree (view.h), 0 is the directory itself */
 	NODE_MAPS = 4,   /* .thaw/maps and below: the same numbers */
-	NODE_KINDS = 5,
+	NODE_LINK = 5,   /* enum link_number: a symlink in the store's root to the image of the slot */
+	NODE_KINDS = 6,
 };
 
 enum meta_number {
@@ -48,6 +49,12 @@ enum thaw_number {
 	THAW_DIR = 0, /* .thaw */
 	THAW_INFO = 1,
 	THAW_NUMBERS = 2,
+};
+
+enum link_number {
+	LINK_SERIES = 0, /* NAME-latest */
+	LINK_STORE = 1,  /* latest */
+	LINK_NUMBERS = 2,
 };
 
 #define NODE_MAX_SLOTS (1u << 28)

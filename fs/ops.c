@@ -147,12 +147,18 @@ static int member_image(struct fs *fs, fuse_ino_t ino, struct node *node, struct
 static void op_readlink(fuse_req_t req, fuse_ino_t ino)
 {
 	_cleanup_slot_ struct slot *slot = NULL;
-	char target[THAW_TARGET_MAX + 1];
+	char target[THAW_TARGET_MAX + 1], name[CONTROL_NAME_MAX];
 	struct image *img;
 	struct node node;
 	const char *text;
 	size_t len = 0;
-	int err = member_image(fs_of(req), ino, &node, &slot, &img);
+	int err = show_node(fs_of(req), ino, &node);
+
+	if (!err && show_link(fs_of(req), &node, name) == 0) {
+		fuse_reply_readlink(req, name);
+		return;
+	}
+	err = member_image(fs_of(req), ino, &node, &slot, &img);
 
 	if (!err)
 		err = image_readlink(img, node.number, &text, &len);

@@ -9,6 +9,7 @@
 
 #include "common/bytes.h"
 #include "common/cleanup.h"
+#include "imgfmt/series.h"
 
 static const char *const meta_names[META_NUMBERS] = {
 	[META_BY_ID] = "by-id",
@@ -71,6 +72,63 @@ static int parse_id(const char *text, uint8_t ret[16])
 	return 0;
 }
 
+/*
+ * The newest image of the series called @name, of @len bytes; @name NULL: of the only series that the store has. What
+ * is listed could be opened, so it is complete as far as anybody knows who has not read all of it.
+ */
+static int find_latest(struct fs *fs, const char *name, size_t len, uint32_t *ret_slot)
+{
+	char only[NAME_MAX + 1];
+	uint64_t newest = 0, sequence;
+	struct slot *slot;
+	size_t own;
+
+	for (uint32_t i = 0; slots_next(fs->slots, i, true, &slot) == 0; slot_put(slot)) {
+		const char *file = slot_info(slot)->file;
+
+		i = slot_number(slot) + 1;
+		if (!series_parse(file, &own, &sequence))
+			continue;
+		if (!name) {
+			memcpy(only, file, own);
+			name = only;
+			len = own;
+		} else if (own != len || memcmp(file, name, own) != 0) {
+			if (name != only)
+				continue;
+			slot_put(slot);
+			return -ENOENT;
+		}
+		if (sequence > newest) {
+			newest = sequence;
+			*ret_slot = slot_number(slot);
+		}
+	}
+	return newest ? 0 : -ENOENT;
+}
+
+static const char latest[] = "latest";
+
+/* NAME-latest and latest, as the store itself has them */
+static int lookup_link(struct fs *fs, const char *name, struct node *ret)
+{
+	size_t len = strlen(name), tail = sizeof(latest);
+	struct node node = { .kind = NODE_LINK, .number = LINK_STORE };
+	int err;
+
+	if (!strcmp(name, latest)) {
+		err = find_latest(fs, NULL, 0, &node.slot);
+	} else {
+		if (len <= tail || name[len - tail] != '-' || strcmp(name + len - tail + 1, latest) != 0)
+			return -ENOENT;
+		node.number = LINK_SERIES;
+		err = find_latest(fs, name, len - tail, &node.slot);
+	}
+	if (!err)
+		*ret = node;
+	return err;
+}
+
 static int lookup_meta(struct fs *fs, const struct node *dir, const char *name, struct node *ret)
 {
 	_cleanup_slot_ struct slot *slot = NULL;
@@ -84,6 +142,8 @@ static int lookup_meta(struct fs *fs, const struct node *dir, const char *name, 
 			return 0;
 		}
 		err = slots_find_name(fs->slots, name, &slot);
+		if (err == -ENOENT)
+			return lookup_link(fs, name, ret);
 		break;
 	case META_HIDDEN:
 		for (uint32_t i = 0; i < META_NUMBERS; i++)
@@ -238,6 +298,15 @@ static int derived_stat(struct image *img, uint32_t from, bool is_dir, struct st
 	return 0;
 }
 
+static void link_stat(const struct fs *fs, const struct slot *slot, struct stat *st)
+{
+	const struct node root = { .kind = NODE_META, .number = META_ROOT };
+
+	meta_stat(fs, &root, st);
+	st->st_mode = S_IFLNK | 0777;
+	st->st_size = (off_t)strlen(slot_info(slot)->name);
+}
+
 static int text_stat(struct fs *fs, const struct node *node, struct stat *st)
 {
 	struct text *text;
@@ -307,6 +376,10 @@ static int image_stat(struct fs *fs, const struct node *node, struct stat *st)
 
 	if (!err && (node->kind == NODE_MEM || node->kind == NODE_MAPS))
 		return view_stat(fs, node, slot, st);
+	if (!err && node->kind == NODE_LINK) {
+		link_stat(fs, slot, st);
+		return 0;
+	}
 	if (!err)
 		err = slot_image(slot, &img);
 	if (err)
@@ -337,7 +410,8 @@ int show_attr(struct fs *fs, const struct node *node, struct stat *ret)
 
 /* -- directories ------------------------------------------------------------------------------ */
 
-#define FIRST 2u /* cursor of the first entry after "." and ".." */
+#define FIRST            2u /* cursor of the first entry after "." and ".." */
+#define ENTRIES_PER_SLOT (1u + LINK_NUMBERS)
 
 static int set_name(struct show_entry *e, const char *name, size_t len)
 {
@@ -348,25 +422,72 @@ static int set_name(struct show_entry *e, const char *name, size_t len)
 	return 0;
 }
 
-/* entries of the store's root or of by-id: the cursor is the slot, so it survives what comes and goes */
-static int next_image(struct fs *fs, bool by_id, uint64_t *cursor, struct show_entry *e)
+static int link_entry(const struct slot *slot, enum link_number link, struct show_entry *e)
 {
-	_cleanup_slot_ struct slot *slot = NULL;
-	int err;
+	const char *file = slot_info(slot)->file;
+	uint64_t sequence;
+	size_t len = 0;
 
-	if (*cursor - FIRST > NODE_MAX_SLOTS)
-		return -ENOENT;
-	err = slots_next(fs->slots, (uint32_t)(*cursor - FIRST), !by_id, &slot);
-	if (err)
-		return err;
-	*cursor = (uint64_t)slot_number(slot) + FIRST + 1;
+	e->node = (struct node){ slot_number(slot), NODE_LINK, false, link };
+	e->mode = S_IFLNK;
+	if (link == LINK_STORE)
+		return set_name(e, latest, strlen(latest));
+	series_parse(file, &len, &sequence);
+	snprintf(e->name, sizeof(e->name), "%.*s-%s", (int)len, file, latest);
+	return 0;
+}
+
+/* is there a link to this image? Unless an image is called as the link would be: looking the name up finds that */
+static bool has_link(struct fs *fs, const struct slot *slot, enum link_number link)
+{
+	_cleanup_slot_ struct slot *image = NULL;
+	const char *file = slot_info(slot)->file;
+	struct show_entry e;
+	uint64_t sequence;
+	uint32_t found;
+	size_t len;
+
+	return series_parse(file, &len, &sequence) &&
+	       find_latest(fs, link == LINK_STORE ? NULL : file, len, &found) == 0 && found == slot_number(slot) &&
+	       link_entry(slot, link, &e) == 0 && slots_find_name(fs->slots, e.name, &image) == -ENOENT;
+}
+
+static int image_entry(const struct slot *slot, bool by_id, struct show_entry *e)
+{
 	e->node = (struct node){ slot_number(slot), NODE_MEMBER, by_id, IMAGE_ROOT };
 	e->mode = S_IFDIR;
-	if (by_id)
-		image_id_text(slot_info(slot)->id, e->name);
-	else
+	if (!by_id)
 		return set_name(e, slot_info(slot)->name, strlen(slot_info(slot)->name));
+	image_id_text(slot_info(slot)->id, e->name);
 	return 0;
+}
+
+/*
+ * Entries of the store's root or of by-id: the cursor counts the slot and what leads to it, so it survives what comes
+ * and goes. In the root each image is followed by the links to it.
+ */
+static int next_image(struct fs *fs, bool by_id, uint64_t *cursor, struct show_entry *e)
+{
+	for (;;) {
+		_cleanup_slot_ struct slot *slot = NULL;
+		uint64_t number = (*cursor - FIRST) / ENTRIES_PER_SLOT, part = (*cursor - FIRST) % ENTRIES_PER_SLOT;
+		enum link_number link = (enum link_number)(part - 1);
+		int err;
+
+		if (number > NODE_MAX_SLOTS)
+			return -ENOENT;
+		err = slots_next(fs->slots, (uint32_t)number, !by_id, &slot);
+		if (err)
+			return err;
+		/* another one than the cursor counts: that is gone */
+		if (slot_number(slot) != number)
+			part = 0;
+		*cursor = (uint64_t)slot_number(slot) * ENTRIES_PER_SLOT + part + FIRST + 1;
+		if (part == 0)
+			return image_entry(slot, by_id, e);
+		if (!by_id && has_link(fs, slot, link))
+			return link_entry(slot, link, e);
+	}
 }
 
 static int next_meta(struct fs *fs, const struct node *dir, uint64_t *cursor, struct show_entry *e)
@@ -504,6 +625,16 @@ double show_name_timeout(const struct fs *fs, const struct node *dir, bool found
 double show_attr_timeout(const struct fs *fs, const struct node *node)
 {
 	return node->kind == NODE_META ? 1 : fs->cfg.timeout_s;
+}
+
+int show_link(struct fs *fs, const struct node *node, char ret[CONTROL_NAME_MAX])
+{
+	_cleanup_slot_ struct slot *slot = NULL;
+	int err = node->kind == NODE_LINK ? slots_get(fs->slots, node->slot, &slot) : -EINVAL;
+
+	if (!err)
+		memcpy(ret, slot_info(slot)->name, CONTROL_NAME_MAX);
+	return err;
 }
 
 int show_text(struct fs *fs, const struct node *node, struct text **ret)

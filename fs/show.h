@@ -14,6 +14,7 @@
 #include <stdint.h>
 #include <sys/stat.h>
 
+#include "fs/control.h"
 #include "fs/fs.h"
 #include "fs/inode.h"
 #include "fs/view.h"
@@ -47,6 +48,9 @@ double show_attr_timeout(const struct fs *fs, const struct node *node);
 
 /* the directory's entries never change */
 bool show_is_fixed(const struct fs *fs, const struct node *dir);
+
+/* where a link of the mount's own leads. Return: 0, -EINVAL if the node is none, -ESTALE */
+int show_link(struct fs *fs, const struct node *node, char ret[CONTROL_NAME_MAX]);
 
 /* the text of info.json or a maps file, for text_put() */
 int show_text(struct fs *fs, const struct node *node, struct text **ret);

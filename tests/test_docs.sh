@@ -82,5 +82,7 @@ completes "auto" thawfs pack --progress a
 completes "lz4" thawfs pack --codec l
 completes "image.thaw" thawfs info im
 completes "dir/ other" thawfs ls image.thaw ""
+completes "tree" thawfs snap tr
+completes "--keep" thawfs snap --k
 completes "dir/file" thawfs du -a image.thaw dir/
 exit 0

@@ -35,6 +35,8 @@ static void test_all_kinds(void)
 		check_round_trip((struct node){ 0, NODE_META, false, n });
 	for (uint32_t n = 0; n < THAW_NUMBERS; n++)
 		check_round_trip((struct node){ 7, NODE_THAW, false, n });
+	for (uint32_t n = 0; n < LINK_NUMBERS; n++)
+		check_round_trip((struct node){ 7, NODE_LINK, false, n });
 }
 
 static void test_root_is_one(void)
@@ -51,7 +53,9 @@ static void test_strangers(void)
 		META_NUMBERS,              /* no such hidden file */
 		1ull << 36 | META_STATUS,  /* hidden files belong to no slot */
 		1ull << 35 | META_ROOT,    /* … and are no image's */
-		5ull << 32 | 1,            /* no such kind */
+		5ull << 32 | LINK_NUMBERS, /* no such link */
+		1ull << 35 | 5ull << 32,   /* links are not below by-id */
+		6ull << 32 | 1,            /* no such kind */
 		7ull << 32,                /* … */
 		2ull << 32 | THAW_NUMBERS, /* no such file in .thaw */
 		~0ull,

@@ -79,6 +79,25 @@ run verify 2 "$thawfs" verify --json --base-path store elsewhere/b.thaw
 run unpack 2 "$thawfs" unpack --json chunk.thaw dest2
 [ "$(jq .n_failed unpack.2.json)" -ge 1 ] || fail "unpack: $(cat unpack.2.json)"
 
+# a series with images of each kind, and one that belongs to none
+mkdir serial
+head -c 2000000 /dev/urandom >serial/data
+for i in 1 2 3; do run snap $i "$thawfs" snap --json serial store; done
+head -c 300000 store/serial-000001.thaw >store/serial-000004.thaw
+head -c 300000 store/serial-000001.thaw >store/.serial-000005.thaw.partial
+run series 1 "$thawfs" series --json store
+[ "$(jq -c '[.series[].images[].state]' series.1.json)" = '["complete","complete","complete","partial","partial","complete"]' ] ||
+	fail "states: $(jq -c '[.series[].images[].state]' series.1.json)"
+exec 9>store/.serial.lock
+flock 9
+run series 2 "$thawfs" series --json store serial # as if another snap were running
+exec 9>&-
+[ "$(jq -c '[.series[].images[].busy]' series.2.json)" = '[false,false,false,false,true]' ] || fail "busy: $(cat series.2.json)"
+run prune 1 "$thawfs" prune --json -n --keep 1 store serial
+run prune 2 "$thawfs" prune --json --keep 1 store serial
+run clean 1 "$thawfs" clean --json -n store
+run clean 2 "$thawfs" clean --json store
+
 # names: the bytes come back
 python3 - ls.1.json <<'PY' || fail "the name did not come back"
 import json, os, sys
@@ -87,7 +106,7 @@ sys.exit(0 if b"not\xffutf8\n" in paths else 1)
 PY
 
 status=0
-for verb in pack unpack ls du info maps diff verify; do
+for verb in pack unpack ls du info maps diff verify snap series prune clean; do
 	documented $verb >want
 	[ -s want ] || fail "JSON.md says nothing about $verb"
 	cat "$verb".*.json | jq -c . | while read -r line; do keys <<<"$line"; done | sort -u >got

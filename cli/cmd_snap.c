@@ -1,0 +1,243 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* thawfs snap: options and the line at the end; the work is imgfmt/snap.c's. */
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "cli/cli.h"
+#include "common/json.h"
+#include "common/log.h"
+#include "imgfmt/series.h"
+#include "imgfmt/snap.h"
+
+#define LEVEL_MIN     (-7)
+#define LEVEL_MAX     19
+#define LZ4_LEVEL_MAX 12
+
+enum {
+	OPT_KEEP = CLI_OPT_OWN,
+	OPT_BASE,
+	OPT_NAME,
+	OPT_CODEC,
+	OPT_VERIFY,
+	OPT_NO_FSYNC,
+};
+
+static const struct option longs[] = {
+	{ "keep", required_argument, NULL, OPT_KEEP },
+	{ "base", required_argument, NULL, OPT_BASE },
+	{ "name", required_argument, NULL, OPT_NAME },
+	{ "level", required_argument, NULL, 'z' },
+	{ "codec", required_argument, NULL, OPT_CODEC },
+	{ "verify", no_argument, NULL, OPT_VERIFY },
+	{ "no-fsync", no_argument, NULL, OPT_NO_FSYNC },
+	CLI_LONG_THREADS,
+	CLI_LONG_QUIET,
+	CLI_LONG_BYTES,
+	CLI_LONG_JSON,
+	CLI_LONG_PROGRESS,
+	CLI_LONG_END,
+};
+
+static int set_keep(const struct cli *cli, struct snap_opts *opts, const char *text)
+{
+	long n;
+
+	if (cli_number(text, 1, INT_MAX, &n))
+		return cli_usage(cli, "--keep takes a number from 1, not '%s'", text);
+	opts->keep = (unsigned)n;
+	return 0;
+}
+
+static int set_level(const struct cli *cli, struct snap_opts *opts, const char *text)
+{
+	long level;
+
+	if (cli_number(text, LEVEL_MIN, LEVEL_MAX, &level) || level == 0)
+		return cli_usage(cli, "-z takes a level from 1 to %d, or from -1 to %d for the fast ones, not '%s'",
+				 LEVEL_MAX, LEVEL_MIN, text);
+	opts->pack.level = (int)level;
+	return 0;
+}
+
+static int set_codec(const struct cli *cli, struct snap_opts *opts, const char *text)
+{
+	if (!strcmp(text, "zstd"))
+		opts->pack.codec = PACK_ZSTD;
+	else if (!strcmp(text, "lz4"))
+		opts->pack.codec = PACK_LZ4;
+	else if (!strcmp(text, "raw"))
+		opts->pack.codec = PACK_RAW;
+	else
+		return cli_usage(cli, "--codec takes zstd, lz4 or raw, not '%s'", text);
+	return 0;
+}
+
+static int set_name(const struct cli *cli, struct snap_opts *opts, const char *text)
+{
+	if (!series_good_name(text))
+		return cli_usage(cli, "a series cannot be called '%s'", text);
+	opts->name = text;
+	return 0;
+}
+
+static int one_option(const struct cli *cli, struct snap_opts *opts, int c)
+{
+	switch (c) {
+	case OPT_KEEP:
+		return set_keep(cli, opts, optarg);
+	case OPT_BASE:
+		opts->base = optarg;
+		return 0;
+	case OPT_NAME:
+		return set_name(cli, opts, optarg);
+	case 'z':
+		return set_level(cli, opts, optarg);
+	case OPT_CODEC:
+		return set_codec(cli, opts, optarg);
+	case OPT_VERIFY:
+		opts->pack.verify = true;
+		return 0;
+	default: /* OPT_NO_FSYNC */
+		opts->pack.no_fsync = true;
+		return 0;
+	}
+}
+
+static int check_options(const struct cli *cli, const struct snap_opts *opts)
+{
+	if (opts->pack.level && opts->pack.codec == PACK_RAW)
+		return cli_usage(cli, "--codec=raw has no compression level");
+	if (opts->pack.codec == PACK_LZ4 && (opts->pack.level < 0 || opts->pack.level > LZ4_LEVEL_MAX))
+		return cli_usage(cli, "--codec=lz4 takes levels from 1 to %d", LZ4_LEVEL_MAX);
+	return 0;
+}
+
+static void print_summary(const struct cli *cli, const struct snap_result *res, double seconds)
+{
+	const struct pack_result *p = &res->pack;
+	char a[SIZE_TEXT_EXACT], b[SIZE_TEXT_EXACT], c[SIZE_TEXT_EXACT], d[SIZE_TEXT_EXACT];
+
+	printf("%s: %s, %s of it holes", res->path, cli_size_text(cli, p->logical_bytes, a),
+	       cli_size_text(cli, p->hole_bytes, b));
+	if (p->base_bytes)
+		printf(", %s in bases", cli_size_text(cli, p->base_bytes, c));
+	printf("; image %s", cli_size_text(cli, p->image_bytes, d));
+	if (res->n_pruned)
+		printf("; %u older one%s removed", res->n_pruned, cli_plural(res->n_pruned));
+	printf("; %.2f s\n", seconds);
+}
+
+static void print_json(const struct snap_result *res, double seconds)
+{
+	const struct pack_result *p = &res->pack;
+	char id[33];
+	struct json js;
+
+	image_id_text(p->id, id);
+	json_begin(&js, stdout);
+	json_object(&js, NULL);
+	json_string(&js, "image", res->path);
+	json_string(&js, "id", id);
+	json_u64(&js, "sequence", res->sequence);
+	if (res->base)
+		json_string(&js, "base", res->base);
+	json_u64(&js, "logical_bytes", p->logical_bytes);
+	json_u64(&js, "hole_bytes", p->hole_bytes);
+	json_u64(&js, "dup_bytes", p->dup_bytes);
+	json_u64(&js, "base_bytes", p->base_bytes);
+	json_u64(&js, "stored_bytes", p->stored_bytes);
+	json_u64(&js, "image_bytes", p->image_bytes);
+	json_u64(&js, "n_files", p->n_files);
+	json_u64(&js, "n_chunks", p->n_chunks);
+	json_u64(&js, "n_pruned", res->n_pruned);
+	json_double(&js, "seconds", seconds, 3);
+	json_close(&js);
+	json_end(&js);
+}
+
+static double now_seconds(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (double)ts.tv_sec + (double)ts.tv_nsec * 1e-9;
+}
+
+static int do_snap(const struct cli *cli, const struct snap_opts *given)
+{
+	struct snap_opts opts = *given;
+	struct snap_result res;
+	struct progress progress;
+	double start = now_seconds();
+	int err;
+
+	cli_catch_signals();
+	progress_start(&progress, cli->quiet ? PROGRESS_NONE : cli->progress, "packing");
+	opts.pack.threads = cli->threads;
+	opts.pack.progress = progress_update;
+	opts.pack.progress_ctx = &progress;
+	opts.pack.stop = &cli_stop;
+	err = snap(&opts, &res);
+	progress_end(&progress, err == 0);
+	if (err == -EINTR)
+		log_error("cannot snap '%s': interrupted", opts.src);
+	else if (!err && cli->json)
+		print_json(&res, now_seconds() - start);
+	else if (!err && !cli->quiet)
+		print_summary(cli, &res, now_seconds() - start);
+	free(res.path);
+	free(res.base);
+	return cli_series_exit_code(err);
+}
+
+static int run_snap(const struct verb *verb, int argc, char **argv)
+{
+	struct cli cli = { .verb = verb };
+	struct snap_opts opts = { 0 };
+	int c, rc;
+
+	while ((c = cli_getopt(&cli, argc, argv, "z:j:qb", longs)) != -1) {
+		if (c == '?')
+			return cli_stop_code(&cli);
+		rc = one_option(&cli, &opts, c);
+		if (rc)
+			return rc;
+	}
+	rc = cli_operands(&cli, argc, argv, 2, 2);
+	if (!rc)
+		rc = check_options(&cli, &opts);
+	if (rc)
+		return rc;
+	opts.src = argv[optind];
+	opts.store = argv[optind + 1];
+	return do_snap(&cli, &opts);
+}
+
+const struct verb verb_snap = {
+	.name = "snap",
+	.synopsis = "[OPTION…] SRC_DIR STORE",
+	.summary = "Pack a state directory as the next image of a series",
+	.help = "      --keep N         remove older images, but the N newest, a verified one, and what these need\n"
+		"      --base BASE      auto: do not store what the newest image has, if that pays; none; or an image\n"
+		"                       (default auto)\n"
+		"      --name NAME      of the series (default: what SRC_DIR is called)\n"
+		"  -z, --level LEVEL    zstd level 1 to 19, or -1 to -7 for the fast ones (default 1)\n"
+		"      --codec CODEC    zstd, raw, or lz4 (levels 1 to 12, default 3)\n"
+		"      --verify         read the image again and compare before it gets its name\n"
+		"  -j, --threads N      threads that compress (default: as many as processors)\n"
+		"  -q, --quiet          no progress, no summary\n"
+		"  -b, --bytes          exact sizes in the summary\n"
+		"      --json           the summary as JSON\n"
+		"      --progress MODE  auto, none or bar\n"
+		"      --no-fsync       do not wait for the disk: for tests and benchmarks\n"
+		"\nThe image becomes STORE/NAME-<sequence>.thaw, complete or not at all; NAME-latest leads to it. "
+		"Nothing\n"
+		"may write to SRC_DIR meanwhile. Exit codes besides the usual ones: 4 stopped, 5 the series is in "
+		"use,\n"
+		"6 SRC_DIR changed, 7 no space in the store.\n",
+	.run = run_snap,
+};
