@@ -9,6 +9,11 @@
  * read the kernel refuses to place pages (EAGAIN), and from then on the lock does, until the table is right. So no
  * old page is placed where memory was discarded.
  *
+ * What a successor needs is in the roster. Events are read straight into its log, and only the thread that reads them
+ * changes tables, so a table is always the snapshot's with the log's events behind it. A mark tells up to where a
+ * process is filled; it may be too low, never too high, so it goes down when memory is moved below it before that is
+ * forgotten. A successor wakes all who wait: their faults were read by the dead.
+ *
  * Locks: task.lock (table, generation), then ps.lock (queue, cursors, claims, list of tasks). Tasks stay until the
  * end, so that a pointer to one is good for ever; their descriptors are closed at the end, too.
  */
@@ -31,8 +36,10 @@
 
 #include "common/bytes.h"
 #include "common/cleanup.h"
+#include "common/io.h"
 #include "common/log.h"
 #include "restore/pagetable.h"
+#include "restore/roster.h"
 
 #ifndef UFFDIO_POISON
 struct uffdio_poison {
@@ -48,13 +55,29 @@ struct uffdio_poison {
 #define PIECE       (64ull << 10)
 #define QUEUE       256u
 #define MAX_THREADS 64u
-#define MAX_TASKS   4096u
+#define MAX_TASKS   PAGESERVER_TASKS
 #define NOWHERE     UINT64_MAX
+/* all that mmap() gives out */
+#define LOWEST      65536ull
+#define HIGHEST     ((1ull << 47) - PAGE)
+
+/* a snapshot: this, then for each process the other and its ranges. Both sides are the same program */
+struct saved_head {
+	uint64_t n_tasks;
+	uint32_t n_taken, unused;
+};
+struct saved_task {
+	int32_t uffd;
+	pid_t pid;
+	uint32_t space, gone;
+	uint64_t n_ranges;
+};
 
 struct task {
 	int uffd;
 	pid_t pid;
 	uint32_t space_index;
+	size_t index;
 	struct image_space space;
 	pthread_rwlock_t lock;
 	struct pagetable table; /* by lock */
@@ -99,8 +122,12 @@ struct pageserver {
 	unsigned n_workers;
 	pthread_t events;
 	bool has_events;
-	int poke; /* eventfd: there are more tasks, or it is the end */
-	_Atomic uint64_t faults, demand_bytes, fill_bytes, zero_pages, poisoned_bytes;
+	struct roster *roster, *own_roster;
+	struct roster_counts *counts; /* in the roster */
+	_Atomic uint32_t n_taken;     /* of the roster's processes */
+	/* of the thread that reads events */
+	uint64_t seq, snapshot_seq; /* next slot of the log, and the first that the snapshot does not have */
+	bool replaying;
 };
 
 /* -- placing ---------------------------------------------------------------------------------- */
@@ -189,7 +216,7 @@ static enum placing place_zeros(struct pageserver *ps, struct task *task, uint64
 		if (r != PLACED)
 			return r;
 		if (z.zeropage > 0)
-			ps->zero_pages += (uint64_t)z.zeropage / PAGE;
+			ps->counts->zero_pages += (uint64_t)z.zeropage / PAGE;
 	}
 	return PLACED;
 }
@@ -213,7 +240,7 @@ static enum placing place_poison(struct pageserver *ps, struct task *task, uint6
 		if (r != PLACED)
 			return r;
 		if (p.updated > 0)
-			ps->poisoned_bytes += (uint64_t)p.updated;
+			ps->counts->poisoned_bytes += (uint64_t)p.updated;
 	}
 	return PLACED;
 }
@@ -307,8 +334,15 @@ static void load(struct worker *w, struct task *task, uint64_t src, struct piece
 		say_lost(w, task, src, p->len, why);
 }
 
+enum why {
+	ASKED, /* a fault: something has to be placed */
+	NEAR,  /* beside one: zeros too */
+	CHUNK, /* in its chunk: no zeros */
+	FILL,  /* in the background: no zeros */
+};
+
 /* the piece of [addr, end) that comes first; len 0: there is none */
-static void find(struct worker *w, struct task *task, uint64_t addr, uint64_t end, bool demand, struct piece *ret)
+static void find(struct worker *w, struct task *task, uint64_t addr, uint64_t end, enum why why, struct piece *ret)
 {
 	const struct pageserver_range *r;
 	uint64_t src = NOWHERE;
@@ -320,7 +354,7 @@ static void find(struct worker *w, struct task *task, uint64_t addr, uint64_t en
 	if (r && r->addr <= addr) {
 		src = r->src + (addr - r->addr);
 		ret->len = min_u64(end, r->addr + r->len) - addr;
-	} else if (demand) {
+	} else if (why == ASKED) {
 		ret->kind = RUN_HOLE; /* grown in place, or discarded */
 		ret->len = PAGE;
 	} else if (r && r->addr < end) {
@@ -333,7 +367,7 @@ static void find(struct worker *w, struct task *task, uint64_t addr, uint64_t en
 		load(w, task, src, ret);
 }
 
-static enum placing place(struct worker *w, struct task *task, const struct piece *p, bool demand, bool fill)
+static enum placing place(struct worker *w, struct task *task, const struct piece *p, enum why why)
 {
 	struct pageserver *ps = w->ps;
 	enum placing r = AGAIN;
@@ -341,27 +375,28 @@ static enum placing place(struct worker *w, struct task *task, const struct piec
 	pthread_rwlock_rdlock(&task->lock);
 	if (p->generation == task->generation) {
 		if (p->kind == RUN_DATA)
-			r = copy(ps, task, p->addr, p->from, p->len, fill ? &ps->fill_bytes : &ps->demand_bytes);
+			r = copy(ps, task, p->addr, p->from, p->len,
+				 why == FILL ? &ps->counts->fill_bytes : &ps->counts->demand_bytes);
 		else if (p->kind == RUN_ABSENT)
 			r = place_poison(ps, task, p->addr, p->len);
 		else
-			r = demand ? place_zeros(ps, task, p->addr, p->len) : PLACED;
+			r = why <= NEAR ? place_zeros(ps, task, p->addr, p->len) : PLACED;
 	}
 	pthread_rwlock_unlock(&task->lock);
 	return r;
 }
 
-/* all of [addr, end); @demand: also where there are zeros */
-static void serve(struct worker *w, struct task *task, uint64_t addr, uint64_t end, bool demand, bool fill)
+/* all of [addr, end) */
+static void serve(struct worker *w, struct task *task, uint64_t addr, uint64_t end, enum why why)
 {
 	while (addr < end && !task->gone && !w->ps->stop) {
 		struct piece p;
 		enum placing r;
 
-		find(w, task, addr, end, demand, &p);
+		find(w, task, addr, end, why, &p);
 		if (!p.len)
 			return;
-		r = place(w, task, &p, demand, fill);
+		r = place(w, task, &p, why);
 		if (r == PLACED)
 			addr = p.addr + p.len;
 		else if (r == AGAIN)
@@ -369,13 +404,15 @@ static void serve(struct worker *w, struct task *task, uint64_t addr, uint64_t e
 	}
 }
 
-/* the page that was asked for, then what is beside it in its chunk, which is decoded anyway */
+/* the page that was asked for, what is beside it, and the rest of its chunk, which is decoded anyway */
 static void serve_fault(struct worker *w, const struct fault *f)
 {
-	uint64_t addr = f->addr & ~(PAGE - 1), window = addr & ~(PIECE - 1);
+	uint64_t size = min_u64(image_info(w->ps->img)->chunk_size, WINDOW);
+	uint64_t addr = f->addr & ~(PAGE - 1), near = addr & ~(PIECE - 1), chunk = addr & ~(size - 1);
 
-	serve(w, f->task, addr, addr + PAGE, true, false);
-	serve(w, f->task, window, window + PIECE, false, false);
+	serve(w, f->task, addr, addr + PAGE, ASKED);
+	serve(w, f->task, near, near + PIECE, NEAR);
+	serve(w, f->task, chunk, chunk + size, CHUNK);
 }
 
 /* -- workers ---------------------------------------------------------------------------------- */
@@ -392,7 +429,7 @@ static bool idle(const struct pageserver *ps)
 /* under ps.lock */
 static bool complete(const struct pageserver *ps)
 {
-	if (!ps->filling || ps->stuck || !idle(ps))
+	if (!ps->filling || ps->stuck || ps->n_taken < ps->roster->n_added || !idle(ps))
 		return false;
 	for (size_t i = 0; i < ps->n_tasks; i++) {
 		if (!ps->tasks[i]->gone && (ps->tasks[i]->cursor != NOWHERE || ps->tasks[i]->again))
@@ -446,13 +483,28 @@ static void wake_left_out(struct pageserver *ps)
 		if (!task->again)
 			continue;
 		task->again = false;
-		wake(task, 65536, (1ull << 47) - PAGE - 65536) /* all that mmap gives out */;
+		wake(task, LOWEST, HIGHEST - LOWEST);
 	}
+}
+
+/* under ps.lock: below this everything is placed */
+static uint64_t filled_below(const struct pageserver *ps, const struct task *task)
+{
+	uint64_t below = task->cursor;
+
+	for (unsigned i = 0; i < ps->n_workers; i++)
+		if (ps->workers[i].task == task)
+			below = min_u64(below, ps->workers[i].at);
+	return below;
 }
 
 static void finished(struct worker *w)
 {
+	struct task *task = w->task;
+
 	w->task = NULL;
+	if (task && w->ps->filling)
+		roster_mark(w->ps->roster, task->index, task->uffd, filled_below(w->ps, task));
 	if (!w->ps->n_queued)
 		wake_left_out(w->ps);
 	if (complete(w->ps))
@@ -483,7 +535,7 @@ static void *work(void *arg)
 
 			pthread_mutex_unlock(&ps->lock);
 			if (claim(w, task, &end))
-				serve(w, task, w->at, end, false, true);
+				serve(w, task, w->at, end, FILL);
 		} else {
 			pthread_cond_wait(&ps->work, &ps->lock);
 			continue;
@@ -499,8 +551,10 @@ static void *work(void *arg)
 
 static void queue_fault(struct pageserver *ps, struct task *task, uint64_t addr)
 {
+	if (ps->replaying)
+		return;
 	LOCK_GUARD(&ps->lock);
-	ps->faults++;
+	ps->counts->faults++;
 	if (ps->n_queued == QUEUE) {
 		task->again = true;
 		return;
@@ -509,18 +563,17 @@ static void queue_fault(struct pageserver *ps, struct task *task, uint64_t addr)
 	pthread_cond_signal(&ps->work);
 }
 
+/* not its descriptor: once that is closed, what is missing reads as zeros */
 static void task_free(struct task *task)
 {
 	if (!task)
 		return;
-	if (task->uffd >= 0)
-		close(task->uffd);
 	pthread_rwlock_destroy(&task->lock);
 	pagetable_release(&task->table);
 	free(task);
 }
 
-/* @uffd becomes the task's. NULL: there is no memory, or the ranges are not what they must be */
+/* NULL: there is no memory, or the ranges are not what they must be */
 static struct task *task_new(int uffd, pid_t pid, uint32_t index, const struct image_space *space,
 			     const struct pageserver_range *ranges, size_t n_ranges)
 {
@@ -531,7 +584,6 @@ static struct task *task_new(int uffd, pid_t pid, uint32_t index, const struct i
 	/* poll() does not work on one that blocks, and a child's does not inherit it from what F_SETFL set */
 	if (!task || flags < 0 || fcntl(uffd, F_SETFL, flags | O_NONBLOCK) < 0) {
 		free(task);
-		close(uffd);
 		return NULL;
 	}
 	task->uffd = uffd;
@@ -555,20 +607,20 @@ static int list_task(struct pageserver *ps, struct task *task, const struct task
 	LOCK_GUARD(&ps->lock);
 	if (ps->n_tasks == MAX_TASKS)
 		return -EMFILE;
-	if (parent) {
-		/* what others are just placing into the parent may have come too late for the child */
-		task->cursor = parent->cursor;
-		for (unsigned i = 0; i < ps->n_workers; i++) {
-			if (ps->workers[i].task == parent)
-				task->cursor = min_u64(task->cursor, ps->workers[i].at);
-		}
-	}
+	task->index = ps->n_tasks;
+	/* what others are just placing into the parent may have come too late for the child */
+	if (ps->replaying)
+		task->cursor = roster_marked(ps->roster, task->uffd);
+	else if (parent)
+		task->cursor = filled_below(ps, parent);
 	ps->tasks[ps->n_tasks++] = task;
+	ps->counts->processes = ps->n_tasks;
 	pthread_cond_broadcast(&ps->work);
 	return 0;
 }
 
-/* the child has its parent's table; it cannot be left alone, as its missing pages would be zeros */
+/* the child has its parent's table; its descriptor stays open even if it cannot be served: it waits, and sees no zeros
+ */
 static int on_fork(struct pageserver *ps, struct task *parent, int uffd)
 {
 	struct task *child =
@@ -586,6 +638,7 @@ static int on_move(struct pageserver *ps, struct task *task, uint64_t from, uint
 
 	pthread_mutex_lock(&ps->lock);
 	task->cursor = min_u64(task->cursor, to);
+	roster_mark(ps->roster, task->index, task->uffd, filled_below(ps, task));
 	pthread_cond_broadcast(&ps->work);
 	pthread_mutex_unlock(&ps->lock);
 	return err;
@@ -618,18 +671,184 @@ static void apply(struct pageserver *ps, struct task *task, const struct uffd_ms
 		give_up(ps, task, "follow the memory of", -err);
 }
 
+/* tables and all as they are now, so that the log's slots may be used again. Return: 0, -errno */
+static int take_snapshot(struct pageserver *ps)
+{
+	struct saved_head head = { .n_tasks = ps->n_tasks, .n_taken = ps->n_taken };
+	_cleanup_close_ int fd = roster_snapshot_begin();
+	int err = fd < 0 ? fd : io_write(fd, &head, sizeof(head));
+
+	for (size_t i = 0; !err && i < ps->n_tasks; i++) {
+		const struct task *t = ps->tasks[i];
+		struct saved_task saved = { t->uffd, t->pid, t->space_index, t->gone, t->table.n };
+
+		err = io_write(fd, &saved, sizeof(saved));
+		if (!err && t->table.n)
+			err = io_write(fd, t->table.ranges, t->table.n * sizeof(*t->table.ranges));
+	}
+	if (err)
+		return err;
+	roster_snapshot_publish(ps->roster, steal_fd(&fd), ps->seq);
+	ps->snapshot_seq = ps->seq;
+	return 0;
+}
+
+static void make_room(struct pageserver *ps)
+{
+	while (ps->seq - ps->snapshot_seq >= ROSTER_SLOTS / 2 && take_snapshot(ps) < 0 &&
+	       ps->seq - ps->snapshot_seq == ROSTER_SLOTS && !ps->stop)
+		usleep(10000); /* no memory; whoever waits for events waits on */
+}
+
 /* Return: whether there may be more */
 static bool read_event(struct pageserver *ps, struct task *task)
 {
-	struct uffd_msg msg;
+	struct roster_slot *slot;
 	ssize_t n;
 
+	make_room(ps);
 	pthread_rwlock_wrlock(&task->lock);
-	n = read(task->uffd, &msg, sizeof(msg));
-	if (n == (ssize_t)sizeof(msg))
-		apply(ps, task, &msg);
+	slot = roster_prepare(ps->roster, ps->seq, task->uffd);
+	n = read(task->uffd, &slot->msg, sizeof(slot->msg));
+	if (n == (ssize_t)sizeof(slot->msg)) {
+		/* a fault that is lost comes again */
+		if (slot->msg.event != UFFD_EVENT_PAGEFAULT)
+			ps->seq++;
+		apply(ps, task, &slot->msg);
+	}
 	pthread_rwlock_unlock(&task->lock);
-	return n == (ssize_t)sizeof(msg);
+	return n == (ssize_t)sizeof(slot->msg);
+}
+
+/* -- taking over ------------------------------------------------------------------------------- */
+
+static int add_task(struct pageserver *ps, const struct roster_task *from)
+{
+	_cleanup_free_ struct pageserver_range *ranges = NULL;
+	struct image_space space = { 0 };
+	struct task *task;
+	int err = ps->img ? image_space(ps->img, from->space, &space) : 0;
+
+	if (!err)
+		err = roster_ranges(from, &ranges);
+	if (err)
+		return err;
+	task = task_new(from->uffd, from->pid, from->space, &space, ranges, from->n_ranges);
+	err = task ? list_task(ps, task, NULL) : -ENOMEM;
+	if (err)
+		task_free(task);
+	return err;
+}
+
+/* processes that were added since */
+static void take_added(struct pageserver *ps)
+{
+	while (ps->n_taken < ps->roster->n_added) {
+		const struct roster_task *from = &ps->roster->added[ps->n_taken];
+		struct roster_slot *slot;
+		int err;
+
+		make_room(ps);
+		slot = roster_prepare(ps->roster, ps->seq, from->uffd);
+		slot->added = ps->n_taken;
+		atomic_signal_fence(memory_order_seq_cst);
+		slot->msg.event = ROSTER_ADDED;
+		ps->seq++;
+		err = add_task(ps, from);
+		if (err) {
+			log_error("cannot serve process %d: %s; it is killed", (int)from->pid, strerror(-err));
+			if (from->pid > 0)
+				kill(from->pid, SIGKILL);
+		}
+		ps->n_taken++;
+	}
+}
+
+static int load_task(struct pageserver *ps, int fd, uint64_t *off)
+{
+	_cleanup_free_ struct pageserver_range *ranges = NULL;
+	struct image_space space = { 0 };
+	struct saved_task saved;
+	struct task *task;
+	int err = io_read_at(fd, &saved, sizeof(saved), *off);
+
+	if (!err && ps->img)
+		err = image_space(ps->img, saved.space, &space);
+	if (err)
+		return err;
+	ranges = calloc(saved.n_ranges ? saved.n_ranges : 1, sizeof(*ranges));
+	if (!ranges)
+		return -ENOMEM;
+	*off += sizeof(saved);
+	err = io_read_at(fd, ranges, saved.n_ranges * sizeof(*ranges), *off);
+	if (err)
+		return err;
+	*off += saved.n_ranges * sizeof(*ranges);
+	task = task_new(saved.uffd, saved.pid, saved.space, &space, ranges, saved.n_ranges);
+	err = task ? list_task(ps, task, NULL) : -ENOMEM;
+	if (err)
+		task_free(task);
+	else
+		task->gone = saved.gone;
+	return err;
+}
+
+static int load_snapshot(struct pageserver *ps)
+{
+	const struct roster_snapshot *from = &ps->roster->snapshots[ps->roster->current];
+	struct saved_head head;
+	uint64_t off = sizeof(head);
+	int err;
+
+	ps->seq = ps->snapshot_seq = from->seq;
+	if (!from->fd)
+		return 0;
+	err = io_read_at(from->fd, &head, sizeof(head), 0);
+	for (uint64_t i = 0; !err && i < head.n_tasks; i++)
+		err = load_task(ps, from->fd, &off);
+	if (!err)
+		ps->n_taken = head.n_taken;
+	return err;
+}
+
+static int replay(struct pageserver *ps, const struct roster_slot *slot)
+{
+	if (slot->msg.event == ROSTER_ADDED) {
+		int err = add_task(ps, &ps->roster->added[slot->added]);
+
+		ps->n_taken++;
+		return err == -EMFILE ? 0 : err;
+	}
+	for (size_t i = 0; i < ps->n_tasks; i++) {
+		if (ps->tasks[i]->uffd == slot->uffd) {
+			apply(ps, ps->tasks[i], &slot->msg);
+			break;
+		}
+	}
+	return 0;
+}
+
+/* what the server before knew; no thread runs yet */
+static int take_over(struct pageserver *ps)
+{
+	const struct roster_slot *slot;
+	int err;
+
+	ps->replaying = true;
+	err = load_snapshot(ps);
+	while (!err && (slot = roster_at(ps->roster, ps->seq))) {
+		err = replay(ps, slot);
+		ps->seq++;
+	}
+	ps->replaying = false;
+	ps->filling = ps->roster->filling;
+	return err;
+}
+
+static void wake_all(struct pageserver *ps)
+{
+	for (size_t i = 0; i < ps->n_tasks; i++)
+		wake(ps->tasks[i], LOWEST, HIGHEST - LOWEST);
 }
 
 static size_t poll_list(struct pageserver *ps, struct pollfd *fds)
@@ -637,7 +856,7 @@ static size_t poll_list(struct pageserver *ps, struct pollfd *fds)
 	size_t n;
 
 	LOCK_GUARD(&ps->lock);
-	fds[0] = (struct pollfd){ .fd = ps->poke, .events = POLLIN };
+	fds[0] = (struct pollfd){ .fd = ps->roster->poke, .events = POLLIN };
 	for (n = 0; n < ps->n_tasks; n++)
 		fds[n + 1] = (struct pollfd){ .fd = ps->tasks[n]->gone ? -1 : ps->tasks[n]->uffd, .events = POLLIN };
 	return n;
@@ -651,6 +870,15 @@ static void lost(struct pageserver *ps, struct task *task)
 		pthread_cond_broadcast(&ps->done);
 }
 
+static void start_filling(struct pageserver *ps)
+{
+	LOCK_GUARD(&ps->lock);
+	ps->filling = true;
+	pthread_cond_broadcast(&ps->work);
+	if (complete(ps))
+		pthread_cond_broadcast(&ps->done);
+}
+
 static void *read_events(void *arg)
 {
 	static const int burst = 64; /* of one task, before the others have a turn */
@@ -658,12 +886,16 @@ static void *read_events(void *arg)
 	struct pollfd *fds = calloc(MAX_TASKS + 1, sizeof(*fds));
 
 	while (fds && !ps->stop) {
-		size_t n = poll_list(ps, fds);
 		uint64_t pokes;
+		size_t n;
 
+		take_added(ps);
+		if (ps->roster->filling && !ps->filling)
+			start_filling(ps);
+		n = poll_list(ps, fds);
 		if (poll(fds, n + 1, -1) < 0)
 			continue;
-		if (fds[0].revents && read(ps->poke, &pokes, sizeof(pokes)) < 0)
+		if (fds[0].revents && read(ps->roster->poke, &pokes, sizeof(pokes)) < 0)
 			continue;
 		for (size_t i = 0; i < n; i++) {
 			for (int k = 0; fds[i + 1].revents & POLLIN && k < burst; k++) {
@@ -679,14 +911,6 @@ static void *read_events(void *arg)
 }
 
 /* -- from outside ----------------------------------------------------------------------------- */
-
-static void poke(struct pageserver *ps)
-{
-	uint64_t one = 1;
-
-	if (write(ps->poke, &one, sizeof(one)) < 0)
-		log_error("cannot wake the reader of events: %s", strerror(errno));
-}
 
 static int start_workers(struct pageserver *ps, unsigned threads)
 {
@@ -713,27 +937,78 @@ static int start_workers(struct pageserver *ps, unsigned threads)
 	return ps->n_workers >= 2 ? 0 : -ENOMEM;
 }
 
-int pageserver_new(struct image *img, unsigned threads, struct pageserver **ret)
+static struct pageserver *server_alloc(struct image *img, struct roster *roster)
 {
 	struct pageserver *ps = calloc(1, sizeof(*ps));
+
+	if (!ps)
+		return NULL;
+	ps->img = img;
+	ps->own_roster = roster ? NULL : roster_new();
+	ps->roster = roster ? roster : ps->own_roster;
+	if (!ps->roster) {
+		free(ps);
+		return NULL;
+	}
+	ps->counts = &ps->roster->counts;
+	pthread_mutex_init(&ps->lock, NULL);
+	pthread_cond_init(&ps->work, NULL);
+	pthread_cond_init(&ps->done, NULL);
+	return ps;
+}
+
+/* @close_all: the processes' descriptors too */
+static void server_free(struct pageserver *ps, bool close_all)
+{
+	for (size_t i = 0; i < ps->n_tasks; i++) {
+		if (close_all)
+			close(ps->tasks[i]->uffd);
+		task_free(ps->tasks[i]);
+	}
+	pthread_cond_destroy(&ps->work);
+	pthread_cond_destroy(&ps->done);
+	pthread_mutex_destroy(&ps->lock);
+	roster_free(ps->own_roster);
+	free(ps);
+}
+
+static void stop_threads(struct pageserver *ps)
+{
+	pthread_mutex_lock(&ps->lock);
+	ps->stop = true;
+	pthread_cond_broadcast(&ps->work);
+	pthread_mutex_unlock(&ps->lock);
+	if (ps->has_events) {
+		roster_poke(ps->roster);
+		pthread_join(ps->events, NULL);
+	}
+	for (unsigned i = 0; i < ps->n_workers; i++) {
+		pthread_join(ps->workers[i].thread, NULL);
+		chunk_ctx_free(ps->workers[i].ctx);
+		free(ps->workers[i].buf);
+	}
+}
+
+int pageserver_new(struct image *img, unsigned threads, struct roster *roster, struct pageserver **ret)
+{
+	struct pageserver *ps = server_alloc(img, roster);
 	int err;
 
 	if (!ps)
 		return -ENOMEM;
-	ps->img = img;
-	pthread_mutex_init(&ps->lock, NULL);
-	pthread_cond_init(&ps->work, NULL);
-	pthread_cond_init(&ps->done, NULL);
-	ps->poke = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	err = ps->poke < 0 ? -errno : start_workers(ps, threads);
+	err = take_over(ps);
+	if (!err)
+		err = start_workers(ps, threads);
 	if (!err) {
 		err = -pthread_create(&ps->events, NULL, read_events, ps);
 		ps->has_events = !err;
 	}
 	if (err) {
-		pageserver_free(ps);
+		stop_threads(ps);
+		server_free(ps, false);
 		return err;
 	}
+	wake_all(ps);
 	*ret = ps;
 	return 0;
 }
@@ -742,59 +1017,39 @@ void pageserver_free(struct pageserver *ps)
 {
 	if (!ps)
 		return;
-	pthread_mutex_lock(&ps->lock);
-	ps->stop = true;
-	pthread_cond_broadcast(&ps->work);
-	pthread_mutex_unlock(&ps->lock);
-	if (ps->has_events) {
-		poke(ps);
-		pthread_join(ps->events, NULL);
-	}
-	for (unsigned i = 0; i < ps->n_workers; i++) {
-		pthread_join(ps->workers[i].thread, NULL);
-		chunk_ctx_free(ps->workers[i].ctx);
-		free(ps->workers[i].buf);
-	}
-	for (size_t i = 0; i < ps->n_tasks; i++)
-		task_free(ps->tasks[i]);
-	if (ps->poke >= 0)
-		close(ps->poke);
-	pthread_cond_destroy(&ps->work);
-	pthread_cond_destroy(&ps->done);
-	pthread_mutex_destroy(&ps->lock);
-	free(ps);
+	stop_threads(ps);
+	server_free(ps, true);
+}
+
+/* are they what a table takes? */
+static int check_ranges(const struct pageserver_range *ranges, size_t n)
+{
+	struct pagetable t;
+	int err = pagetable_init(&t, ranges, n);
+
+	if (!err)
+		pagetable_release(&t);
+	return err;
 }
 
 int pageserver_add(struct pageserver *ps, int uffd, pid_t pid, uint32_t space, const struct pageserver_range *ranges,
 		   size_t n_ranges)
 {
-	struct image_space s;
-	struct task *task;
-	int err = image_space(ps->img, space, &s);
-
-	if (err) {
-		close(uffd);
-		return err;
-	}
-	task = task_new(uffd, pid, space, &s, ranges, n_ranges);
-	if (!task)
-		return -ENOMEM;
-	err = list_task(ps, task, NULL);
-	if (err) {
-		task_free(task);
-		return err;
-	}
-	poke(ps);
-	return 0;
-}
-
-int pageserver_add_space(struct pageserver *ps, int uffd, pid_t pid, uint32_t space)
-{
-	_cleanup_free_ struct pageserver_range *ranges = NULL;
 	_cleanup_close_ int fd = uffd;
 	struct image_space s;
-	size_t n = 0;
 	int err = image_space(ps->img, space, &s);
+
+	if (!err)
+		err = check_ranges(ranges, n_ranges);
+	return err ? err : roster_add(ps->roster, steal_fd(&fd), pid, space, ranges, n_ranges);
+}
+
+int pageserver_ranges(struct image *img, uint32_t space, struct pageserver_range **ret, size_t *ret_n)
+{
+	_cleanup_free_ struct pageserver_range *ranges = NULL;
+	struct image_space s;
+	size_t n = 0;
+	int err = image_space(img, space, &s);
 
 	if (err)
 		return err;
@@ -804,7 +1059,7 @@ int pageserver_add_space(struct pageserver *ps, int uffd, pid_t pid, uint32_t sp
 	for (uint32_t i = 0; i < s.n_regions; i++) {
 		struct image_region r;
 
-		err = image_region(ps->img, &s, i, &r);
+		err = image_region(img, &s, i, &r);
 		if (err)
 			return err;
 		/* not what only the kernel has */
@@ -812,16 +1067,18 @@ int pageserver_add_space(struct pageserver *ps, int uffd, pid_t pid, uint32_t sp
 			continue;
 		ranges[n++] = (struct pageserver_range){ r.addr, r.len, r.addr };
 	}
-	return pageserver_add(ps, steal_fd(&fd), pid, space, ranges, n);
+	err = check_ranges(ranges, n);
+	if (err)
+		return err == -EINVAL ? -EBADMSG : err;
+	*ret = steal_ptr(&ranges);
+	*ret_n = n;
+	return 0;
 }
 
 void pageserver_fill(struct pageserver *ps)
 {
-	LOCK_GUARD(&ps->lock);
-	ps->filling = true;
-	pthread_cond_broadcast(&ps->work);
-	if (complete(ps))
-		pthread_cond_broadcast(&ps->done);
+	ps->roster->filling = 1;
+	roster_poke(ps->roster);
 }
 
 void pageserver_wait(struct pageserver *ps)
@@ -833,8 +1090,38 @@ void pageserver_wait(struct pageserver *ps)
 
 void pageserver_stats(struct pageserver *ps, struct pageserver_stats *ret)
 {
-	*ret = (struct pageserver_stats){ ps->faults,     ps->demand_bytes,   ps->fill_bytes,
-					  ps->zero_pages, ps->poisoned_bytes, 0 };
-	LOCK_GUARD(&ps->lock);
-	ret->processes = ps->n_tasks;
+	const struct roster_counts *c = ps->counts;
+
+	*ret = (struct pageserver_stats){ c->faults,     c->demand_bytes,   c->fill_bytes,
+					  c->zero_pages, c->poisoned_bytes, c->processes };
+}
+
+static void poison_task(struct pageserver *ps, struct task *task)
+{
+	for (size_t i = 0; i < task->table.n; i++) {
+		const struct pageserver_range *r = &task->table.ranges[i];
+
+		while (place_poison(ps, task, r->addr, r->len) == AGAIN) {
+			/* it waits for somebody to read an event: its tables no longer matter */
+			struct uffd_msg msg;
+
+			if (read(task->uffd, &msg, sizeof(msg)) < 0)
+				sched_yield();
+		}
+	}
+}
+
+void pageserver_poison(struct roster *roster)
+{
+	struct pageserver *ps = server_alloc(NULL, roster);
+
+	if (!ps)
+		return;
+	if (take_over(ps) == 0) {
+		/* those too that no server has ever seen */
+		take_added(ps);
+		for (size_t i = 0; i < ps->n_tasks; i++)
+			poison_task(ps, ps->tasks[i]);
+	}
+	server_free(ps, false);
 }

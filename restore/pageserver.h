@@ -9,7 +9,8 @@
  * Descriptors must be registered in MISSING mode with the events FORK, REMAP, REMOVE and UNMAP switched on, or the
  * process must not do these things. Memory: one chunk per thread, and the tables. A process that serves itself must
  * not call fork(3), which holds locks of malloc() until the event is read. If the server dies, and no copy of a
- * descriptor is kept elsewhere, missing pages are zeros: that is for the caller to prevent.
+ * descriptor is kept elsewhere, missing pages are zeros: keeper.h is what prevents that, with a roster (roster.h) that
+ * outlives the server.
  *
  * Functions may be called by any thread, pageserver_free() by one while no other is in a call.
  */
@@ -22,9 +23,17 @@
 #include "imgfmt/image.h"
 
 struct pageserver;
+struct roster;
 
-/* start the threads: @threads that fill (0: one per processor), one for demands, one for events */
-int pageserver_new(struct image *img, unsigned threads, struct pageserver **ret);
+#define PAGESERVER_TASKS 4096u /* processes, with their forked children */
+
+/*
+ * pageserver_new - start the threads: @threads that fill (0: one per processor), one for demands, one for events
+ * @roster:  go on where the server before stopped, which must be gone with all its threads; lent. NULL: nobody will
+ *           take over
+ * Return: 0, -ENOMEM, -errno
+ */
+int pageserver_new(struct image *img, unsigned threads, struct roster *roster, struct pageserver **ret);
 
 /* ends the threads and closes all descriptors: what is still missing reads as zeros, so wait before */
 void pageserver_free(struct pageserver *ps);
@@ -40,12 +49,16 @@ struct pageserver_range {
  * @pid:     to kill it where memory cannot be poisoned; 0: not known
  * @space:   in the image
  * @ranges:  ascending, without overlap. Addresses outside of them are zero
+ * Return: 0, -EINVAL (the ranges are not so), -EMFILE, -ENOENT (no such space), -errno
  */
 int pageserver_add(struct pageserver *ps, int uffd, pid_t pid, uint32_t space, const struct pageserver_range *ranges,
 		   size_t n_ranges);
 
-/* the same with one range for each region of the space */
-int pageserver_add_space(struct pageserver *ps, int uffd, pid_t pid, uint32_t space);
+/*
+ * pageserver_ranges - one range for each region of a space, as pageserver_add() and roster_add() take them
+ * @ret:  the caller frees
+ */
+int pageserver_ranges(struct image *img, uint32_t space, struct pageserver_range **ret, size_t *ret_n);
 
 /* all processes are there and run: fill in the background */
 void pageserver_fill(struct pageserver *ps);
@@ -62,5 +75,11 @@ struct pageserver_stats {
 	uint64_t processes;      /* with forked children */
 };
 void pageserver_stats(struct pageserver *ps, struct pageserver_stats *ret);
+
+/*
+ * pageserver_poison - where nobody can serve any more: poison all that is missing of all processes in @roster
+ * No server may run. Memory that should have been zero is poisoned too.
+ */
+void pageserver_poison(struct roster *roster);
 
 #endif
