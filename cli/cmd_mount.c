@@ -46,6 +46,8 @@ enum option_id {
 	OPT_TIMEOUT,
 	OPT_READAHEAD,
 	OPT_RECORD,
+	OPT_PREFETCH,
+	OPT_PREFETCH_RATE,
 	OPT_HYDRATE_DIR,
 	OPT_HYDRATE_MAX,
 	OPT_IGNORED,
@@ -66,6 +68,8 @@ static const struct mount_option {
 	{ "timeout", OPT_TIMEOUT, true },
 	{ "readahead", OPT_READAHEAD, true },
 	{ "record", OPT_RECORD, false },
+	{ "prefetch", OPT_PREFETCH, true },
+	{ "prefetch_rate", OPT_PREFETCH_RATE, true },
 	{ "hydrate_dir", OPT_HYDRATE_DIR, true },
 	{ "hydrate_max", OPT_HYDRATE_MAX, true },
 	/* what mount(8) and fstab hand on, and what is so anyway */
@@ -115,6 +119,19 @@ static int dir_option(const char *text, char ret[PATH_MAX])
 	return S_ISDIR(st.st_mode) ? 0 : -ENOTDIR;
 }
 
+static int prefetch_option(const char *text, struct fs_config *cfg)
+{
+	static const char *const names[] = { "off", "ws", "all" };
+
+	for (size_t i = 0; i < ARRAY_SIZE(names); i++)
+		if (!strcmp(text, names[i])) {
+			cfg->prefetch = (enum fs_prefetch)i;
+			cfg->has_prefetch = true;
+			return 0;
+		}
+	return -EINVAL;
+}
+
 static int set_option(struct fs_config *cfg, enum option_id id, const char *value)
 {
 	uint64_t bytes;
@@ -154,6 +171,10 @@ static int set_option(struct fs_config *cfg, enum option_id id, const char *valu
 	case OPT_RECORD:
 		cfg->record = true;
 		return 0;
+	case OPT_PREFETCH:
+		return prefetch_option(value ? value : "", cfg);
+	case OPT_PREFETCH_RATE:
+		return size_option(value, 1, &cfg->prefetch_rate);
 	case OPT_HYDRATE_DIR:
 		return dir_option(value, cfg->hydrate_dir);
 	case OPT_HYDRATE_MAX:
@@ -373,6 +394,17 @@ static int prepare(struct fs_config *cfg, char **operands, struct control_msg *r
 	return store_identify(cfg->src, &opts, ret_image, ret_fd);
 }
 
+/* what is prefetched is not asked for, so a recording beside it would be nearly empty */
+static int settle_prefetch(const struct cli *cli, struct fs_config *cfg)
+{
+	if (cfg->record && cfg->has_prefetch && cfg->prefetch != FS_PREFETCH_OFF)
+		return cli_usage(
+			cli, "options 'record' and 'prefetch' exclude each other: what is prefetched is not recorded");
+	if (!cfg->has_prefetch)
+		cfg->prefetch = cfg->record ? FS_PREFETCH_OFF : FS_PREFETCH_WS;
+	return 0;
+}
+
 static int run(const struct verb *verb, int argc, char **argv)
 {
 	static const struct option longs[] = { CLI_LONG_QUIET, { "foreground", no_argument, NULL, 'f' }, CLI_LONG_END };
@@ -394,6 +426,8 @@ static int run(const struct verb *verb, int argc, char **argv)
 			return code;
 	}
 	code = cli_operands(&cli, argc, argv, 2, 2);
+	if (!code)
+		code = settle_prefetch(&cli, &cfg);
 	if (code)
 		return code;
 	err = prepare(&cfg, argv + optind, &image, &fd);
@@ -415,6 +449,8 @@ const struct verb verb_mount = {
 		"  -o timeout=S       seconds the kernel may keep names and attributes (default 86400)\n"
 		"  -o notify_fd=N     write a line to descriptor N when the mount answers\n"
 		"  -o record          keep beside each image which chunks were read (IMAGE.ws)\n"
+		"  -o prefetch=WHAT   make open files resident: ws (what was recorded; default), all, off\n"
+		"  -o prefetch_rate=N bytes a second for that (default: no bound)\n"
 		"  -o hydrate_dir=D   decode files that are opened into D and serve them from there (root)\n"
 		"  -o hydrate_max=N   room for that (default 1G)\n"
 		"  -o nonempty        mount over a directory that has entries\n",

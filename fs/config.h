@@ -22,7 +22,7 @@ struct fs_config {
 	bool allow_other;
 	bool nonempty;
 	bool record;
-	bool has_uid, has_gid;
+	bool has_uid, has_gid, has_prefetch;
 	enum fs_prefetch prefetch;
 	uint32_t uid, gid;
 	uint32_t threads;           /* that serve requests */
@@ -30,6 +30,7 @@ struct fs_config {
 	uint32_t readahead_kb;      /* the kernel's read-ahead, where it may be set */
 	int32_t notify_fd;          /* written to when the mount answers; -1: none */
 	uint64_t cache_bytes;       /* bound of decoded chunks */
+	uint64_t prefetch_rate;     /* bytes a second; 0: no bound */
 	uint64_t hydrate_bytes;     /* bound of hydrate_dir */
 	char hydrate_dir[PATH_MAX]; /* absolute; "" for none */
 	char src[PATH_MAX];         /* absolute */

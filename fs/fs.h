@@ -15,14 +15,16 @@
 struct fuse_session;
 struct recorder;
 struct hydrator;
+struct prefetcher;
 
 struct fs {
 	struct fs_config cfg;
 	struct stats *stats;
 	struct slots *slots;
 	struct cache *cache;
-	struct recorder *recorder; /* NULL without -o record */
-	struct hydrator *hydrator; /* NULL where nothing is hydrated */
+	struct recorder *recorder;     /* NULL without -o record */
+	struct hydrator *hydrator;     /* NULL where nothing is hydrated */
+	struct prefetcher *prefetcher; /* NULL with -o prefetch=off */
 	struct fuse_session *se;
 };
 

@@ -107,6 +107,17 @@ uint32_t hydrate_opened(struct hydrator *h, const struct node *node)
 	return 0;
 }
 
+bool hydrate_has(struct hydrator *h, const struct node *node)
+{
+	const struct hydrate_file *f;
+
+	if (!h || node->kind != NODE_MEMBER)
+		return false;
+	LOCK_GUARD(&h->lock);
+	f = find(h, node_encode(node));
+	return f && f->state >= HYDRATE_WANTED && f->state <= HYDRATE_READY;
+}
+
 void hydrate_closed(struct hydrator *h, const struct node *node, uint32_t id)
 {
 	struct hydrate_file *f;

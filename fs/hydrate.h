@@ -11,6 +11,7 @@
 #ifndef THAW_FS_HYDRATE_H
 #define THAW_FS_HYDRATE_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "fs/fs.h"
@@ -28,6 +29,8 @@ void hydrate_free(struct hydrator *h);
  * Return: the backing number to answer with, 0 for an ordinary open. NULL @h: 0
  */
 uint32_t hydrate_opened(struct hydrator *h, const struct node *node);
+/* is it hydrated, or about to be? */
+bool hydrate_has(struct hydrator *h, const struct node *node);
 /* @id: what hydrate_opened() said */
 void hydrate_closed(struct hydrator *h, const struct node *node, uint32_t id);
 

@@ -12,6 +12,7 @@
 #include "common/log.h"
 #include "fs/hydrate.h"
 #include "fs/meta.h"
+#include "fs/prefetch.h"
 #include "fs/read.h"
 #include "fs/session.h"
 #include "fs/show.h"
@@ -453,6 +454,25 @@ static void op_readdirplus(fuse_req_t req, fuse_ino_t ino, size_t size, off_t of
 
 /* -- files ------------------------------------------------------------------------------------- */
 
+/*
+ * The handle of a member or view says how it was opened, to us and to a worker after us: the low half is the number of
+ * its backing file, the high half what prefetch_opened() said.
+ */
+static bool has_chunks(const struct node *node)
+{
+	return node->kind == NODE_MEMBER || node->kind == NODE_MEM;
+}
+
+static uint32_t handle_backing(const struct node *node, uint64_t fh)
+{
+	return has_chunks(node) ? (uint32_t)fh : 0;
+}
+
+static uint32_t handle_prefetch(const struct node *node, uint64_t fh)
+{
+	return has_chunks(node) ? (uint32_t)(fh >> 32) : 0;
+}
+
 static void refuse(fuse_req_t req, const char *what)
 {
 	static _Atomic uint64_t said;
@@ -470,7 +490,7 @@ static void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
 	struct fs *fs = fs_of(req);
 	struct node node;
-	uint32_t backing;
+	uint32_t backing, prefetch = 0;
 	int err = show_node(fs, ino, &node);
 
 	if (!err && ((fi->flags & O_ACCMODE) != O_RDONLY || fi->flags & O_TRUNC)) {
@@ -487,9 +507,11 @@ static void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 	fi->direct_io = node.kind == NODE_META;
 	meta_opened(fs, &node, +1);
 	backing = hydrate_opened(fs->hydrator, &node);
-	/* a member's handle says how it was opened; the kernel refuses keep_cache where there is no cache */
-	if (backing)
-		fi->fh = backing;
+	if (!backing && has_chunks(&node) && !(fi->flags & O_DIRECT) && !hydrate_has(fs->hydrator, &node))
+		prefetch = prefetch_opened(fs->prefetcher, &node);
+	if (has_chunks(&node))
+		fi->fh = (uint64_t)prefetch << 32 | backing;
+	/* the kernel refuses keep_cache where there is no cache */
 	fi->keep_cache = !fi->direct_io && !backing;
 	session_pass_open(backing);
 	err = fuse_reply_open(req, fi);
@@ -497,6 +519,7 @@ static void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 	if (err) {
 		meta_opened(fs, &node, -1);
 		hydrate_closed(fs->hydrator, &node, backing);
+		prefetch_closed(fs->prefetcher, &node, prefetch);
 		meta_close(fi->fh);
 	}
 }
@@ -512,7 +535,8 @@ static void op_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi
 	if (fuse_reply_err(req, 0) || err)
 		return;
 	meta_opened(fs, &node, -1);
-	hydrate_closed(fs->hydrator, &node, (uint32_t)fh);
+	hydrate_closed(fs->hydrator, &node, handle_backing(&node, fh));
+	prefetch_closed(fs->prefetcher, &node, handle_prefetch(&node, fh));
 	meta_close(fh);
 }
 
@@ -524,7 +548,7 @@ static void reply_text(fuse_req_t req, struct text *text, size_t size, uint64_t 
 	text_put(text);
 }
 
-static int read_file(fuse_req_t req, const struct node *node, size_t size, uint64_t off)
+static int read_file(fuse_req_t req, const struct node *node, size_t size, uint64_t off, bool *ret_had_data)
 {
 	_cleanup_slot_ struct slot *slot = NULL;
 	struct fs *fs = fs_of(req);
@@ -546,6 +570,7 @@ static int read_file(fuse_req_t req, const struct node *node, size_t size, uint6
 		fuse_reply_iov(req, iov, n);
 		stats_add(&fs->stats->read_bytes, size);
 	}
+	*ret_had_data = reader_had_data(reader);
 	reader_release(reader);
 	return n < 0 ? n : 0;
 }
@@ -557,8 +582,12 @@ static void op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, stru
 	struct text *text;
 	int err = show_node(fs, ino, &node);
 
-	if (!err && (node.kind == NODE_MEMBER || node.kind == NODE_MEM)) {
-		err = read_file(req, &node, size, (uint64_t)off);
+	if (!err && has_chunks(&node)) {
+		bool had_data = false;
+
+		prefetch_read_begins(fs->prefetcher);
+		err = read_file(req, &node, size, (uint64_t)off, &had_data);
+		prefetch_read_ends(fs->prefetcher, &node, handle_prefetch(&node, fi->fh), had_data);
 		if (!err)
 			return;
 	} else if (!err) {
@@ -584,7 +613,7 @@ static void op_lseek(fuse_req_t req, fuse_ino_t ino, off_t off, int whence, stru
 	(void)fi;
 	if (!err && whence != SEEK_DATA && whence != SEEK_HOLE)
 		err = -EINVAL;
-	if (!err && (node.kind == NODE_MEMBER || node.kind == NODE_MEM)) {
+	if (!err && has_chunks(&node)) {
 		err = slots_get(fs->slots, node.slot, &slot);
 		if (!err)
 			err = read_file_init(slot, &node, &file);

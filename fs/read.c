@@ -38,6 +38,7 @@ struct reader {
 	struct cache_ref *pins[MAX_PINS];
 	int n_pins;
 	bool spilled; /* all bytes so far are in buf, and so will the rest be */
+	bool had_data;
 	size_t len;
 };
 
@@ -274,7 +275,8 @@ int reader_chunk(struct reader *reader, const struct read_file *file, const stru
 
 	if (err) {
 		log_failure(file, run, err == -ENOENT ? "its base image is missing" : strerror(-err));
-		count_error(reader->fs->stats, err);
+		if (!(flags & CACHE_AHEAD))
+			count_error(reader->fs->stats, err);
 		return -EIO;
 	}
 	/* chunk numbers of a base mean nothing in this image's working set */
@@ -290,7 +292,7 @@ int reader_chunk(struct reader *reader, const struct read_file *file, const stru
 		log_failure(file, run, "the index wants more bytes than it has");
 		err = -EBADMSG;
 	}
-	if (err)
+	if (err && !(flags & CACHE_AHEAD))
 		count_error(reader->fs->stats, err);
 	return err ? -EIO : 0;
 }
@@ -306,6 +308,11 @@ static void drop_pins(struct reader *reader)
 void reader_release(struct reader *reader)
 {
 	drop_pins(reader);
+}
+
+bool reader_had_data(const struct reader *reader)
+{
+	return reader->had_data;
 }
 
 /* from now on all bytes go to the reader's own buffer */
@@ -373,6 +380,7 @@ static int add_run(struct reader *reader, const struct read_file *file, const st
 		add_zeros(reader, run->len);
 		return 0;
 	case RUN_DATA:
+		reader->had_data = true;
 		return add_data(reader, file, run);
 	case RUN_ABSENT:
 		break;
@@ -403,6 +411,7 @@ int reader_gather(struct reader *reader, const struct read_file *file, uint64_t 
 	reader->iov = ret_iov;
 	reader->n_iov = 0;
 	reader->spilled = false;
+	reader->had_data = false;
 	reader->len = 0;
 	while (!err && reader->len < len) {
 		struct image_run run;

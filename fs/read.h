@@ -53,11 +53,13 @@ void reader_free(struct reader *reader);
  */
 int reader_gather(struct reader *reader, const struct read_file *file, uint64_t off, size_t len, struct iovec *ret_iov);
 void reader_release(struct reader *reader);
+/* was there data in what was gathered last, or only holes? */
+bool reader_had_data(const struct reader *reader);
 
 /*
  * reader_chunk - pin the chunk of a data run, decoded
  * @flags:  enum cache_flags
- * Return: 0; -EAGAIN (CACHE_NOWAIT); -EIO, logged as above
+ * Return: 0; -EAGAIN (CACHE_NOWAIT); -EIO, logged as above, but counted only without CACHE_AHEAD: no request failed
  */
 int reader_chunk(struct reader *reader, const struct read_file *file, const struct image_run *run, unsigned flags,
 		 struct cache_ref **ret);

@@ -19,6 +19,9 @@ static const char *const error_names[STATS_ERRORS] = {
 	"damaged", "source", "absent", "base_missing", "stale", "memory"
 };
 static const char *const prefetch_names[] = { "off", "ws", "all" };
+static const char *const phase_names[] = { "idle", "waits", "ws", "whole", "done", "failed" };
+
+#define PREFETCH_SHOWN 64 /* files in status.json */
 
 int stats_new(int *ret_fd, struct stats **ret)
 {
@@ -73,6 +76,15 @@ static void put(cJSON *to, const char *name, uint64_t value)
 	cJSON_AddNumberToObject(to, name, (double)value);
 }
 
+/* node ids are larger than that */
+static void put_exact(cJSON *to, const char *name, uint64_t value)
+{
+	char text[24];
+
+	snprintf(text, sizeof(text), "%llu", (unsigned long long)value);
+	cJSON_AddRawToObject(to, name, text);
+}
+
 static void put_counters(cJSON *to, const stats_counter *c, const char *const *names, size_t n)
 {
 	for (size_t i = 0; to && i < n; i++)
@@ -94,19 +106,56 @@ static void put_cache(cJSON *root, const struct stats *st, const struct fs_confi
 	put(o, "decode_ns", stats_get(&st->decode_ns));
 }
 
+static bool is_prefetched(const struct prefetch_file *f)
+{
+	return f->opens && f->phase >= PREFETCH_WAITS && f->phase <= PREFETCH_WHOLE;
+}
+
+static uint64_t prefetch_running(const struct stats *st)
+{
+	uint64_t n = 0;
+
+	for (size_t i = 0; i < PREFETCH_FILES; i++)
+		n += is_prefetched(&st->prefetch.files[i]);
+	return n;
+}
+
+/* files that are open: how far they are */
+static void put_prefetch_files(cJSON *to, const struct stats *st)
+{
+	for (size_t i = 0, n = 0; to && i < PREFETCH_FILES && n < PREFETCH_SHOWN; i++) {
+		const struct prefetch_file *f = &st->prefetch.files[i];
+		uint32_t phase = f->phase;
+		cJSON *o;
+
+		if (!f->opens || phase >= ARRAY_SIZE(phase_names) || !(o = cJSON_CreateObject()))
+			continue;
+		put_exact(o, "inode", f->node);
+		put(o, "opens", f->opens);
+		cJSON_AddStringToObject(o, "phase", phase_names[phase]);
+		/* what was under way at a stop was done twice */
+		put(o, "done", min_u64(stats_get(&f->done), stats_get(&f->total)));
+		put(o, "total", stats_get(&f->total));
+		cJSON_AddItemToArray(to, o);
+		n++;
+	}
+}
+
 static void put_prefetch(cJSON *root, const struct stats *st, const struct fs_config *cfg)
 {
 	cJSON *o = cJSON_AddObjectToObject(root, "prefetch");
 
 	cJSON_AddStringToObject(o, "mode", prefetch_names[cfg->prefetch]);
 	cJSON_AddBoolToObject(o, "record", cfg->record);
-	put(o, "running", stats_get(&st->prefetch_running));
+	put(o, "rate", cfg->prefetch_rate);
+	put(o, "running", prefetch_running(st));
 	put(o, "bytes", stats_get(&st->prefetch_bytes));
-	put(o, "total", stats_get(&st->prefetch_total));
+	put(o, "throttled", stats_get(&st->prefetch_throttled));
 	put(o, "errors", stats_get(&st->prefetch_errors));
 	put(o, "pushed_bytes", stats_get(&st->pushed_bytes));
 	put(o, "push_dropped", stats_get(&st->push_dropped));
 	put(o, "recorded", stats_get(&st->recorded));
+	put_prefetch_files(cJSON_AddArrayToObject(o, "files"), st);
 }
 
 static void put_kernel(cJSON *root, const struct stats *st)
@@ -245,6 +294,11 @@ static void metric_reads(FILE *f, const struct stats *st, const struct fs_config
 	metric(f, "cache_limit_bytes", "gauge", "Its bound.", cfg->cache_bytes);
 	metric(f, "prefetch_bytes_total", "counter", "Bytes made resident before they were asked for.",
 	       stats_get(&st->prefetch_bytes));
+	metric(f, "prefetch_running", "gauge", "Open files that are being made resident.", prefetch_running(st));
+	metric(f, "prefetch_throttled_total", "counter", "Waits for the bound of prefetch_rate.",
+	       stats_get(&st->prefetch_throttled));
+	metric(f, "prefetch_errors_total", "counter", "Chunks that prefetch could not have.",
+	       stats_get(&st->prefetch_errors));
 	metric(f, "pushed_bytes_total", "counter", "Bytes pushed into the page cache beside a read.",
 	       stats_get(&st->pushed_bytes));
 }

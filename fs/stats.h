@@ -61,6 +61,24 @@ struct stats_hydrate {
 	struct hydrate_file files[HYDRATE_FILES];
 };
 
+/* prefetch.h: what must outlive a worker */
+enum prefetch_phase { PREFETCH_IDLE, PREFETCH_WAITS, PREFETCH_WS, PREFETCH_WHOLE, PREFETCH_DONE, PREFETCH_FAILED };
+#define PREFETCH_FILES 1024
+
+struct prefetch_file {
+	uint64_t node, used_ns;
+	uint64_t low;              /* all before is done: a unit of the plan (WS), or an offset (WHOLE) */
+	stats_counter done, total; /* bytes */
+	_Atomic uint32_t opens;
+	_Atomic uint32_t phase;  /* enum prefetch_phase */
+	_Atomic uint32_t missed; /* data was asked for after DONE */
+	uint32_t failed;         /* which was said */
+};
+
+struct stats_prefetch {
+	struct prefetch_file files[PREFETCH_FILES];
+};
+
 struct stats {
 	stats_counter requests[STATS_OPS], latency_ns[STATS_OPS], latency[STATS_OPS][STATS_BUCKETS];
 	stats_counter errors[STATS_ERRORS];
@@ -68,7 +86,7 @@ struct stats {
 	stats_counter decoded_chunks, decoded_bytes, decode_ns, source_retries;
 	stats_counter cache_hits, cache_misses, cache_waits, cache_evictions, cache_used;
 	stats_counter pushed_bytes, push_dropped;
-	stats_counter prefetch_bytes, prefetch_total, prefetch_running, prefetch_errors;
+	stats_counter prefetch_bytes, prefetch_errors, prefetch_throttled;
 	stats_counter recorded;
 	stats_counter open_files, images;
 	stats_counter workers_started, takeovers, takeover_ns_max;
@@ -78,6 +96,7 @@ struct stats {
 	/* files and directories open, by slot; slots beyond are never retired */
 	_Atomic uint32_t opens[STATS_SLOTS];
 	struct stats_hydrate hydrate;
+	struct stats_prefetch prefetch;
 };
 
 /* @ret_fd: shared memory to hand to workers. Return: 0, -errno */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Thread model: the main thread listens to the supervisor and nothing else; session.c's threads serve; store.c's
- * thread watches a store; the sentinel thread waits to die.
+ * thread watches a store; others of record.c, hydrate.c and prefetch.c; the sentinel thread waits to die.
  *
  * The sentinel: a worker that was killed can linger, because a thread of it may be stuck in the kernel (a push
  * waits for a page that only the successor can fill), and until then its descriptors stay open and its parent hears
@@ -30,6 +30,7 @@
 #include "fs/fs.h"
 #include "fs/hydrate.h"
 #include "fs/ops.h"
+#include "fs/prefetch.h"
 #include "fs/record.h"
 #include "fs/session.h"
 #include "fs/store.h"
@@ -141,11 +142,15 @@ static int on_activate(struct worker *w)
 
 	if (!err && w->init.passthrough)
 		err = hydrate_new(&w->fs, &w->fs.hydrator);
+	if (!err && w->fs.cfg.prefetch != FS_PREFETCH_OFF)
+		err = prefetch_new(&w->fs, &w->fs.prefetcher);
 	if (!err)
 		err = session_serve(&w->fs, w->ended);
 	if (err)
 		return err;
 	w->active = true;
+	if (w->fs.prefetcher && (err = prefetch_start(w->fs.prefetcher)))
+		log_warn("cannot prefetch: %s", strerror(-err));
 	w->fs.stats->worker_pid = getpid();
 	err = control_send_type(w->control, CONTROL_SERVING, -1);
 	return err || !w->store ? err : store_watch(w->store);
@@ -250,6 +255,7 @@ static int listen_once(struct worker *w)
 static void tear_down(struct worker *w)
 {
 	store_free(w->store);
+	prefetch_free(w->fs.prefetcher);
 	if (w->active)
 		session_stop(&w->fs);
 	hydrate_free(w->fs.hydrator);
