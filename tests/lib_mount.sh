@@ -39,8 +39,12 @@ wait_until() {
 gone() { ! kill -0 "$1" 2>/dev/null || grep -q '^State:.Z' "/proc/$1/status" 2>/dev/null; }
 # status MNT FILTER: from status.json, by jq
 status() { jq -r "$2" "$1/.thawfs/status.json"; }
-# unmount MNT PID: as a user does, and see that the daemon ends
+# unmount MNT PID: as a user does, and see that the daemon ends, and that no sanitizer found something in it
 unmount() {
 	must "$thawfs" umount "$1"
 	wait_until 10 gone "$2" || fail "the daemon $2 did not end after umount"
+	if grep -q 'Sanitizer' "$T/log" 2>/dev/null; then
+		cat "$T/log"
+		fail "a sanitizer found something"
+	fi
 }
