@@ -13,6 +13,7 @@
 #include "common/cleanup.h"
 #include "common/log.h"
 #include "fs/inode.h"
+#include "fs/retry.h"
 #include "fs/view.h"
 #include "imgfmt/source.h"
 
@@ -39,6 +40,7 @@ struct slots {
 	pthread_mutex_t lock;
 	struct slot **slots; /* by number, NULL where there is none */
 	uint32_t n_slots;
+	struct stats *stats; /* set before there are slots */
 	struct slot *by_name[BUCKETS], *by_id[BUCKETS];
 };
 
@@ -72,6 +74,11 @@ int slots_new(const char *src, bool store, struct slots **ret)
 	}
 	*ret = tbl;
 	return 0;
+}
+
+void slots_count(struct slots *tbl, struct stats *stats)
+{
+	tbl->stats = stats;
 }
 
 static void slot_free(struct slot *slot)
@@ -310,6 +317,8 @@ static int open_image(const struct slot *slot, struct image **ret)
 		return err;
 	}
 	err = source_open_fd(fd, slot->path, &src);
+	if (!err)
+		err = retry_source(src, slot->tbl->stats, &src);
 	if (err) {
 		log_error("cannot open '%s': %s", slot->path, strerror(-err));
 		return err;

@@ -13,6 +13,7 @@
 #include <stdint.h>
 
 #include "fs/control.h"
+#include "fs/stats.h"
 #include "imgfmt/image.h"
 
 struct slots;
@@ -21,6 +22,8 @@ struct views;
 
 /* @src: the image, or the store's directory */
 int slots_new(const char *src, bool store, struct slots **ret);
+/* count what the images' sources do in @stats, which lives longer than @tbl: before the first slots_add() */
+void slots_count(struct slots *tbl, struct stats *stats);
 /* NULL is fine; no slot may be in use */
 void slots_free(struct slots *tbl);
 

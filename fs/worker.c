@@ -197,7 +197,10 @@ static int on_message(struct worker *w, const struct control_msg *msg, int fd)
 		return on_config(w, fd);
 	case CONTROL_STATS: {
 		_cleanup_close_ int own = fd;
-		return stats_map(own, &w->fs.stats);
+		int err = stats_map(own, &w->fs.stats);
+
+		slots_count(w->fs.slots, w->fs.stats);
+		return err;
 	}
 	case CONTROL_INIT:
 		return read_struct(fd, &w->init, sizeof(w->init));
