@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* thawfs restart: bring a process back from its image, by the restarter beside this program. */
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -16,6 +17,7 @@
 #include "common/log.h"
 #include "restore/member.h"
 #include "restore/plan.h"
+#include "restore/served.h"
 
 #define RESTARTER  "thawfs-mtcp-restart"
 #define SIGNATURE  "DMTCP_CHECKPOINT_IMAGE_v4.0\n"
@@ -23,6 +25,8 @@
 #define HEAD_BYTES 4096u
 #define BUFFER_OFF 168u
 #define MARK_OFF   2304u
+#define SERVED_MIN (64ull << 20) /* auto: less than that is read at once as fast */
+#define FDS_MAX    1024u
 
 enum { OPT_MODE = CLI_OPT_OWN, OPT_PROFILE, OPT_DRY_RUN };
 
@@ -36,10 +40,32 @@ static const struct option longs[] = {
 	CLI_LONG_END,
 };
 
+enum mode { MODE_AUTO, MODE_EAGER, MODE_LAZY, MODE_UFFD, N_MODES };
+static const char *const mode_names[N_MODES] = { "auto", "eager", "lazy", "uffd" };
+
 struct restart_opts {
-	const char *mode;
+	enum mode mode;
 	bool profile, dry_run;
 };
+
+/* what is to be restarted: a file, or a member of an image, or both where it is a file on a mount */
+struct target {
+	const char *path;
+	int fd; /* -1: there is only the member */
+	struct image *img;
+	char *image, *member; /* their paths; NULL without @img */
+	uint32_t ino, space;
+	bool has_space;
+};
+
+static void target_release(struct target *t)
+{
+	if (t->fd >= 0)
+		close(t->fd);
+	image_close(t->img);
+	free(t->image);
+	free(t->member);
+}
 
 /* where IMAGE ends in IMAGE/MEMBER: the first part of @path that is a file. NULL if none is */
 static const char *find_image_end(const char *path)
@@ -54,48 +80,74 @@ static const char *find_image_end(const char *path)
 	return NULL;
 }
 
-/* "IMAGE/MEMBER", where IMAGE is a file: decode the member */
-static int open_member(const struct cli *cli, const char *path, const char *slash, int *ret_fd)
+/* the image's root in the path of a file on a mount: the directory that has the hidden one. NULL: it is on none */
+static const char *find_mount_end(const char *path)
 {
-	_cleanup_free_ char *image = strndup(path, (size_t)(slash - path));
-	struct image *img;
-	uint32_t ino;
-	int err;
+	for (const char *slash = strrchr(path, '/'); slash && slash > path;
+	     slash = memrchr(path, '/', (size_t)(slash - path))) {
+		_cleanup_free_ char *info = NULL;
 
-	if (!image)
-		return -ENOMEM;
-	err = cli_open_image(cli, image, &img);
-	if (err)
-		return err;
-	err = cli_walk(img, slash + 1, &ino);
-	if (!err) {
-		err = member_to_memory(img, ino, cli->threads, ret_fd);
-		if (err && err != -EBADMSG)
-			log_error("cannot read '%s' in '%s': %s", slash + 1, image, strerror(-err));
+		if (asprintf(&info, "%.*s/.thaw/info.json", (int)(slash - path), path) < 0) {
+			info = NULL;
+			return NULL;
+		}
+		if (access(info, R_OK) == 0)
+			return slash;
 	}
-	image_close(img);
-	return err;
+	return NULL;
 }
 
-/* a file, or a member of an image that is a file */
-static int open_target(const struct cli *cli, const char *path, bool *ret_in_memory, int *ret_fd)
+/* the image and the member in it, where @slash separates them */
+static int open_member(const struct cli *cli, const char *path, const char *slash, struct target *t)
 {
-	int fd = open(path, O_RDONLY | O_CLOEXEC), err = fd < 0 ? errno : 0;
-	const char *slash = NULL;
+	int err;
 
-	*ret_in_memory = false;
-	if (fd >= 0) {
-		*ret_fd = fd;
-		return 0;
-	}
+	t->image = strndup(path, (size_t)(slash - path));
+	t->member = strdup(slash + 1);
+	if (!t->image || !t->member)
+		return -ENOMEM;
+	err = cli_open_image(cli, t->image, &t->img);
+	if (!err)
+		err = cli_walk(t->img, t->member, &t->ino);
+	if (err)
+		return err;
+	err = image_space_find(t->img, t->member, strlen(t->member), &t->space);
+	t->has_space = !err;
+	return err == -ENOENT ? 0 : err;
+}
+
+/* a file, or a member of an image that is a file; nothing is decoded */
+static int open_target(const struct cli *cli, const struct restart_opts *opts, struct target *t)
+{
+	_cleanup_free_ char *full = NULL;
+	const char *slash = NULL;
+	int err;
+
+	t->fd = open(t->path, O_RDONLY | O_CLOEXEC);
+	err = t->fd < 0 ? errno : 0;
 	if (err == ENOTDIR)
-		slash = find_image_end(path);
-	if (slash) {
-		*ret_in_memory = true;
-		return open_member(cli, path, slash, ret_fd);
+		slash = find_image_end(t->path);
+	if (slash)
+		return open_member(cli, t->path, slash, t);
+	if (err) {
+		log_error("cannot open '%s': %s", t->path, strerror(err));
+		return -err;
 	}
-	log_error("cannot open '%s': %s", path, strerror(err));
-	return -err;
+	if (opts->mode == MODE_EAGER || opts->mode == MODE_LAZY)
+		return 0;
+	full = realpath(t->path, NULL);
+	slash = full ? find_mount_end(full) : NULL;
+	return slash ? open_member(cli, full, slash, t) : 0;
+}
+
+/* all of the member, which becomes the target's descriptor */
+static int decode_target(const struct cli *cli, struct target *t)
+{
+	int err = t->fd >= 0 ? 0 : member_to_memory(t->img, t->ino, cli->threads, NULL, 0, &t->fd);
+
+	if (err && err != -EBADMSG)
+		log_error("cannot read '%s' in '%s': %s", t->member, t->image, strerror(-err));
+	return err;
 }
 
 /* the restore buffer that the image names */
@@ -141,9 +193,17 @@ static int find_restarter(char ret_path[PATH_MAX])
 	return 0;
 }
 
+static void set_number(const char *name, long value)
+{
+	char text[24];
+
+	snprintf(text, sizeof(text), "%ld", value);
+	setenv(name, text, 1);
+}
+
 static int exec_restarter(const struct cli *cli, const struct restart_opts *opts, int fd, uint64_t start, uint64_t len)
 {
-	char path[PATH_MAX], addr[32], size[32], number[16], err_number[16], threads[16];
+	char path[PATH_MAX], addr[32], size[32], number[16], err_number[16];
 	char *argv[] = { (char *)RESTARTER,
 			 (char *)"--stderr-fd",
 			 err_number,
@@ -162,12 +222,11 @@ static int exec_restarter(const struct cli *cli, const struct restart_opts *opts
 	snprintf(size, sizeof(size), "0x%" PRIx64, len);
 	snprintf(number, sizeof(number), "%d", fd);
 	snprintf(err_number, sizeof(err_number), "%d", err_fd < 0 ? STDERR_FILENO : err_fd);
-	snprintf(threads, sizeof(threads), "%u", cli->threads);
-	setenv("THAWFS_RESTART_MODE", opts->mode, 1);
+	setenv("THAWFS_RESTART_MODE", mode_names[opts->mode], 1);
 	if (opts->profile)
 		setenv("DMTCP_RESTART_PROFILE", "1", 1);
 	if (cli->threads)
-		setenv("DMTCP_RESTART_READERS", threads, 1);
+		set_number("DMTCP_RESTART_READERS", cli->threads);
 	if (lseek(fd, HEAD_BYTES, SEEK_SET) < 0 || fcntl(fd, F_SETFD, 0) < 0)
 		return -errno;
 	execv(path, argv);
@@ -177,14 +236,14 @@ static int exec_restarter(const struct cli *cli, const struct restart_opts *opts
 
 /* -- what would be done ------------------------------------------------------------------------ */
 
-static void print_plan_json(const struct plan *plan, const char *path, const char *mode)
+static void print_plan_json(const struct plan *plan, const char *path, enum mode mode)
 {
 	struct json js;
 
 	json_begin(&js, stdout);
 	json_object(&js, NULL);
 	json_string(&js, "file", path);
-	json_string(&js, "mode", mode);
+	json_string(&js, "mode", mode_names[mode]);
 	for (int i = 0; i < PLAN_N_ACTIONS; i++) {
 		char key[32];
 
@@ -219,71 +278,172 @@ static void print_plan(const struct cli *cli, const struct plan *plan)
 		printf("%s: %s\n", plan_action_name((enum plan_action)i), cli_size_text(cli, plan->bytes[i], text));
 }
 
-/* @slash is where IMAGE ends and MEMBER begins */
-static int dry_run(const struct cli *cli, const struct restart_opts *opts, const char *path, const char *slash)
+static int make_plan(const struct target *t, enum plan_mode mode, struct plan *ret)
 {
-	_cleanup_free_ char *image = strndup(path, (size_t)(slash - path));
-	struct plan plan = { 0 };
 	struct image_space space;
-	struct image *img;
-	uint32_t index;
+	int err = image_space(t->img, t->space, &space);
+
+	return err ? err : plan_make(t->img, &space, mode, ret);
+}
+
+/* the rule of auto: docs and the manual have it too */
+static int choose_mode(const struct target *t, enum mode *ret)
+{
+	struct plan plan = { 0 };
 	int err;
 
-	if (!image)
-		return -ENOMEM;
-	err = cli_open_image(cli, image, &img);
-	if (err)
-		return err;
-	err = image_space_find(img, slash + 1, strlen(slash + 1), &index);
-	if (err == -ENOENT)
-		log_error("cannot find the memory of '%s' in '%s': 'thawfs maps' lists what there is", slash + 1,
-			  image);
-	if (!err)
-		err = image_space(img, index, &space);
-	if (!err)
-		err = plan_make(img, &space, strcmp(opts->mode, "lazy") == 0 ? PLAN_LAZY : PLAN_EAGER, &plan);
-	if (!err && cli->json)
-		print_plan_json(&plan, path, opts->mode);
-	else if (!err)
-		print_plan(cli, &plan);
+	*ret = MODE_EAGER;
+	if (!t->img || !t->has_space)
+		return 0;
+	err = make_plan(t, PLAN_UFFD, &plan);
+	if (!err && plan.bytes[PLAN_SERVE] >= SERVED_MIN) {
+		if (served_allowed() == 0)
+			*ret = MODE_UFFD;
+		else if (t->fd >= 0)
+			*ret = MODE_LAZY;
+	}
 	plan_release(&plan);
-	image_close(img);
 	return err;
 }
 
-static int do_dry_run(const struct cli *cli, const struct restart_opts *opts, const char *path)
+static int do_dry_run(const struct cli *cli, struct restart_opts *opts, struct target *t)
 {
-	const char *slash = find_image_end(path);
+	static const enum plan_mode modes[N_MODES] = { PLAN_EAGER, PLAN_EAGER, PLAN_LAZY, PLAN_UFFD };
+	const char *slash = find_image_end(t->path);
+	struct plan plan = { 0 };
+	int err;
 
 	if (!slash) {
-		log_error("cannot plan for '%s': it is not a member of an image (IMAGE/MEMBER)", path);
-		return CLI_FAILED;
+		log_error("cannot plan for '%s': it is not a member of an image (IMAGE/MEMBER)", t->path);
+		return -EINVAL;
 	}
-	return cli_exit_code(dry_run(cli, opts, path, slash));
+	t->image = strndup(t->path, (size_t)(slash - t->path));
+	t->member = strdup(slash + 1);
+	if (!t->image || !t->member)
+		return -ENOMEM;
+	err = cli_open_image(cli, t->image, &t->img);
+	if (err)
+		return err;
+	err = image_space_find(t->img, t->member, strlen(t->member), &t->space);
+	if (err == -ENOENT)
+		log_error("cannot find the memory of '%s' in '%s': 'thawfs maps' lists what there is", t->member,
+			  t->image);
+	t->has_space = !err;
+	if (!err && opts->mode == MODE_AUTO)
+		err = choose_mode(t, &opts->mode);
+	if (!err)
+		err = make_plan(t, modes[opts->mode], &plan);
+	if (!err && cli->json)
+		print_plan_json(&plan, t->path, opts->mode);
+	else if (!err)
+		print_plan(cli, &plan);
+	plan_release(&plan);
+	return err;
 }
 
-static int do_restart(const struct cli *cli, struct restart_opts *opts, const char *path)
-{
-	_cleanup_close_ int fd = -1;
-	uint64_t start = 0, len = 0;
-	bool in_memory;
-	int err = open_target(cli, path, &in_memory, &fd);
+/* -- doing it ---------------------------------------------------------------------------------- */
 
-	if (!err)
-		err = read_head(fd, path, &start, &len);
-	if (err)
-		return cli_exit_code(err);
-	if (in_memory && !strcmp(opts->mode, "lazy")) {
-		log_error("cannot restart '%s' lazily: that takes a file on a mount", path);
-		return CLI_FAILED;
+/* what was open when this program began: the page server is not to keep it open */
+struct inherited {
+	int fds[FDS_MAX];
+	size_t n;
+};
+
+static void list_inherited(struct inherited *ret)
+{
+	DIR *dir = opendir("/proc/self/fd");
+	struct dirent *e;
+
+	ret->n = 0;
+	while (dir && (e = readdir(dir)) && ret->n < FDS_MAX) {
+		int fd = (int)strtol(e->d_name, NULL, 10);
+
+		if (fd > STDERR_FILENO && fd != dirfd(dir))
+			ret->fds[ret->n++] = fd;
 	}
-	return cli_exit_code(exec_restarter(cli, opts, fd, start, len));
+	if (dir)
+		closedir(dir);
+}
+
+/* prepare what the restarter needs for it; the target's descriptor becomes the member without what is served */
+static int prepare_served(const struct cli *cli, const struct restart_opts *opts, struct target *t,
+			  const struct inherited *inherited)
+{
+	struct served_opts so = { .img = t->img,
+				  .ino = t->ino,
+				  .space = t->space,
+				  .threads = cli->threads,
+				  .profile = opts->profile,
+				  .inherited = inherited->fds,
+				  .n_inherited = inherited->n };
+	struct served served;
+	int err;
+
+	if (!t->img || !t->has_space) {
+		log_error(
+			"cannot restart '%s' by a page server: that takes IMAGE/MEMBER, or a file on a mount, in which "
+			"thawfs knows memory",
+			t->path);
+		return -EINVAL;
+	}
+	err = served_allowed();
+	if (err) {
+		log_error("cannot restart '%s' by a page server: userfaultfd: %s", t->path, strerror(-err));
+		return err;
+	}
+	err = served_start(&so, &served);
+	if (err) {
+		if (err != -EBADMSG)
+			log_error("cannot restart '%s' by a page server: %s", t->path, strerror(-err));
+		return err;
+	}
+	if (t->fd >= 0)
+		close(t->fd);
+	t->fd = served.image_fd;
+	fcntl(served.spans_fd, F_SETFD, 0);
+	fcntl(served.server_fd, F_SETFD, 0);
+	set_number("THAWFS_RESTART_SPANS", served.spans_fd);
+	set_number("THAWFS_RESTART_SERVER", served.server_fd);
+	return 0;
+}
+
+static int do_restart(const struct cli *cli, struct restart_opts *opts, struct target *t)
+{
+	struct inherited inherited;
+	uint64_t start = 0, len = 0;
+	int err;
+
+	list_inherited(&inherited);
+	err = open_target(cli, opts, t);
+	if (!err && opts->mode == MODE_LAZY && t->fd < 0) {
+		log_error("cannot restart '%s' lazily: that takes a file on a mount", t->path);
+		return -EINVAL;
+	}
+	if (!err && opts->mode == MODE_AUTO)
+		err = choose_mode(t, &opts->mode);
+	if (!err)
+		err = opts->mode == MODE_UFFD ? prepare_served(cli, opts, t, &inherited) : decode_target(cli, t);
+	if (!err)
+		err = read_head(t->fd, t->path, &start, &len);
+	return err ? err : exec_restarter(cli, opts, t->fd, start, len);
+}
+
+static int parse_mode(const char *text, enum mode *ret)
+{
+	for (int i = 0; i < N_MODES; i++) {
+		if (strcmp(text, mode_names[i]) == 0) {
+			*ret = (enum mode)i;
+			return 0;
+		}
+	}
+	return -EINVAL;
 }
 
 static int run_restart(const struct verb *verb, int argc, char **argv)
 {
 	struct cli cli = { .verb = verb };
-	struct restart_opts opts = { .mode = "eager" };
+	struct restart_opts opts = { .mode = MODE_AUTO };
+	struct target target = { .fd = -1 };
 	int c, rc;
 
 	while ((c = cli_getopt(&cli, argc, argv, "j:", longs)) != -1) {
@@ -292,9 +452,8 @@ static int run_restart(const struct verb *verb, int argc, char **argv)
 		} else if (c == OPT_DRY_RUN) {
 			opts.dry_run = true;
 		} else if (c == OPT_MODE) {
-			if (strcmp(optarg, "eager") != 0 && strcmp(optarg, "lazy") != 0)
-				return cli_usage(&cli, "'%s' is not a mode: eager or lazy", optarg);
-			opts.mode = optarg;
+			if (parse_mode(optarg, &opts.mode))
+				return cli_usage(&cli, "'%s' is not a mode: auto, eager, lazy or uffd", optarg);
 		} else {
 			return cli_stop_code(&cli);
 		}
@@ -302,7 +461,10 @@ static int run_restart(const struct verb *verb, int argc, char **argv)
 	rc = cli_operands(&cli, argc, argv, 1, 1);
 	if (rc)
 		return rc;
-	return opts.dry_run ? do_dry_run(&cli, &opts, argv[optind]) : do_restart(&cli, &opts, argv[optind]);
+	target.path = argv[optind];
+	rc = opts.dry_run ? do_dry_run(&cli, &opts, &target) : do_restart(&cli, &opts, &target);
+	target_release(&target);
+	return cli_exit_code(rc);
 }
 
 const struct verb verb_restart = {
@@ -315,12 +477,18 @@ const struct verb verb_restart = {
 		"or\n"
 		"does not fit this machine is an error before the process starts; see thawfs-mtcp-restart for those of "
 		"DMTCP.\n\n"
-		"      --mode MODE      eager: all memory is read first, by several readers (default)\n"
+		"      --mode MODE      eager: all memory is read first, by several readers\n"
+		"                       uffd: a page server brings memory from the image, what is touched first; for "
+		"IMAGE/MEMBER\n"
+		"                       and files on a mount\n"
 		"                       lazy: memory is mapped from the mount or the file and read when touched; the "
 		"mount\n"
 		"                       or file must stay as long as the process\n"
+		"                       auto (default): uffd for 64 MiB and more from an image where it is allowed, "
+		"else lazy\n"
+		"                       from a mount, else eager\n"
 		"      --profile        print phases and bytes when the process starts\n"
-		"  -j, --threads N      threads that decode and read (default: as many as processors)\n"
+		"  -j, --threads N      threads that decode, read and fill (default: as many as processors)\n"
 		"      --dry-run        say what of IMAGE/MEMBER would be read, mapped and left, and do nothing\n"
 		"      --json           that as JSON\n"
 		"      --base-path DIR  look for base images there too; may be repeated\n",

@@ -64,6 +64,7 @@ _thawfs() {
 	fi
 	case $prev in
 	--progress) _thawfs_words $'auto\nnone\nbar' "$cur" && return ;;
+	--mode) _thawfs_words $'auto\neager\nlazy\nuffd' "$cur" && return ;;
 	--codec) _thawfs_words $'zstd\nlz4\nraw' "$cur" && return ;;
 	--chunk) _thawfs_words $'64K\n128K\n256K\n512K\n1M\n2M\n4M' "$cur" && return ;;
 	--base) _thawfs_images "$cur" && return ;;

@@ -27,6 +27,8 @@ struct job {
 	struct image *img;
 	uint32_t ino;
 	uint64_t size;
+	const struct member_range *leave;
+	size_t n_leave;
 	int fd;
 	_Atomic uint64_t next; /* piece */
 	_Atomic int err;       /* the first */
@@ -79,18 +81,41 @@ static int write_run(struct job *job, struct decoder *d, const struct image_run 
 	return io_write_at(job->fd, d->buf + run->chunk_off, len, run->off);
 }
 
+/* the first range left out that ends after @off; NULL: none */
+static const struct member_range *left_out(const struct job *job, uint64_t off)
+{
+	size_t lo = 0, hi = job->n_leave;
+
+	while (lo < hi) {
+		size_t mid = lo + (hi - lo) / 2;
+
+		if (job->leave[mid].off + job->leave[mid].len <= off)
+			lo = mid + 1;
+		else
+			hi = mid;
+	}
+	return lo < job->n_leave ? &job->leave[lo] : NULL;
+}
+
 static int write_piece(struct job *job, struct decoder *d, uint64_t off, uint64_t end)
 {
 	int err = 0;
 
 	while (!err && off < end) {
+		const struct member_range *leave = left_out(job, off);
 		struct image_run run;
 		uint64_t len;
 
+		if (leave && leave->off <= off) {
+			off = leave->off + leave->len;
+			continue;
+		}
 		err = image_map(job->img, job->ino, off, &run);
 		if (err)
 			return err;
 		len = min_u64(run.len, end - off);
+		if (leave)
+			len = min_u64(len, leave->off - off);
 		if (run.kind == RUN_ABSENT)
 			err = -ENODATA;
 		else if (run.kind == RUN_DATA)
@@ -140,9 +165,10 @@ static void run_threads(struct job *job, unsigned threads)
 		pthread_join(helpers[--n], NULL);
 }
 
-int member_to_memory(struct image *img, uint32_t ino, unsigned threads, int *ret_fd)
+int member_to_memory(struct image *img, uint32_t ino, unsigned threads, const struct member_range *leave,
+		     size_t n_leave, int *ret_fd)
 {
-	struct job job = { .img = img, .ino = ino };
+	struct job job = { .img = img, .ino = ino, .leave = leave, .n_leave = n_leave };
 	_cleanup_close_ int fd = -1;
 	struct image_inode inode;
 	int err = image_inode(img, ino, &inode);

@@ -31,7 +31,7 @@ try_all "$T/areas.dmtcp"
 make_checkpoint "$T/large.dmtcp" -m "$(long_or 2048 256)" -t 1
 try_all "$T/large.dmtcp"
 
-drive 'restarted;' 'exit 0' "$thawfs" restart -j 3 --profile "$T/large.dmtcp.thaw/large.dmtcp"
+drive 'restarted;' 'exit 0' "$thawfs" restart -j 3 --profile --mode=eager "$T/large.dmtcp.thaw/large.dmtcp"
 grep -qE ' areas=[0-9]+ readers=3 read_bytes=[0-9]{8,} mapped_bytes=0 hole_bytes=[0-9]+$' "$T/err" || fail "no profile"
 
 # a checkpoint of a restarted process, restarted, and so on

@@ -230,18 +230,36 @@ static void read_bytes(struct restart *r, uint64_t addr, uint64_t off, uint64_t 
 	}
 }
 
+/* how much of [@addr, @addr + @len) a page server has, *@ret_until: how much it does not have before that */
+static uint64_t served_len(const struct restart *r, uint64_t addr, uint64_t len, uint64_t *ret_until)
+{
+	const struct span *s = serve_span(r, addr);
+
+	*ret_until = len;
+	if (!s || s->start >= addr + len)
+		return 0;
+	if (s->start <= addr)
+		return s->end - addr < len ? s->end - addr : len;
+	*ret_until = s->start - addr;
+	return 0;
+}
+
 /* memory that is zero already needs no zeros */
 static void fill_part(struct restart *r, const struct area *a, uint64_t first, uint64_t len)
 {
 	uint64_t addr = a->addr + first, off = a->payload_off + first;
 
 	while (len) {
-		uint64_t n = a->anonymous ? hole_len(r, off, len) : 0;
+		uint64_t until, served = served_len(r, addr, len, &until);
+		uint64_t n = served ? served : a->anonymous ? hole_len(r, off, until) : 0;
 
-		if (n) {
+		if (served) {
+			if (!a->anonymous)
+				fail(r, EXIT_FAILED, "cannot have the memory at @ served: it maps a file", NULL, addr);
+		} else if (n) {
 			r->bytes_skipped += n;
 		} else {
-			n = a->anonymous ? data_len(r, off, len) : len;
+			n = a->anonymous ? data_len(r, off, until) : until;
 			read_bytes(r, addr, off, n);
 		}
 		addr += n;
@@ -307,6 +325,8 @@ static void restore_from_file(struct restart *r)
 	fill_all(r);
 	for (uint32_t i = 0; i < r->n_areas; i++)
 		protect(r, &r->areas[i]);
+	if (r->mode == MODE_UFFD)
+		serve_start(r);
 }
 
 /* one after the other, as they come; a parent keeps its write permission until its children are there */

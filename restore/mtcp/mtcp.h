@@ -3,6 +3,9 @@
  * The restarter's one struct and its parts. It lies at the start of a third of the image's restore buffer with
  * everything else that must survive: tables, a copy of the code, stacks, the parked vdso.
  *
+ * serve.c is what MODE_UFFD needs: thawfs restart says which memory a page server has, in a file of pairs of addresses,
+ * and that memory is neither in the image that it hands over nor read.
+ *
  * Order of things: start.c reads arguments, image.c reads and checks the image as far as it can be seen in
  * advance (not in a pipe), then start.c moves over and memory.c replaces the process. Nothing returns after that but
  * to the restored program.
@@ -23,10 +26,11 @@
 #define MAIN_STACK   (1u << 20)
 #define LAZY_MIN     (64ull << 10) /* shorter payloads are read: a mapping costs more than copying them */
 #define AREA_NAME    1024u
+#define MAX_SPANS    (1u << 16)
 
 enum { ZERO = 1, PARENT = 2, CHILD = 4 };
 enum { EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_DAMAGED = 3 };
-enum mode { MODE_EAGER, MODE_LAZY };
+enum mode { MODE_EAGER, MODE_LAZY, MODE_UFFD };
 
 struct span {
 	uint64_t start, end;
@@ -57,6 +61,8 @@ struct restart {
 	unsigned n_readers;
 	enum mode mode;
 	bool profile, is_pipe;
+	/* MODE_UFFD: to the page server; what it serves, and through what */
+	int server_fd, spans_fd, uffd;
 	/* the third that is ours */
 	struct span own;
 	uint64_t code; /* where the copy of the code is */
@@ -70,7 +76,7 @@ struct restart {
 	uint64_t bytes_total, bytes_mapped;
 	uint64_t start_ns, planned_ns, mapped_ns;
 	/* set by readers, which share the address space */
-	_Atomic uint64_t bytes_read, bytes_skipped;
+	_Atomic uint64_t bytes_read, bytes_skipped, bytes_served;
 	struct reader {
 		struct restart *r;
 		unsigned index;
@@ -79,6 +85,8 @@ struct restart {
 	uint8_t page[PAGE];
 	char text[MAX_TEXT];
 	char names[MAX_NAMES];
+	uint32_t n_spans;
+	struct span spans[MAX_SPANS]; /* ascending, apart, whole pages */
 	struct area areas[MAX_AREAS];
 	char stacks[MAX_READERS][READER_STACK] __attribute__((aligned(4096)));
 	char stack[MAIN_STACK] __attribute__((aligned(4096)));
@@ -104,6 +112,13 @@ bool image_next_area(struct restart *r, struct area *ret);
 void image_read_stream(struct restart *r, void *buf, uint64_t len);
 /* the memory view of the file that was given, if it is on a mount of thawfs: r->view_fd */
 void image_find_view(struct restart *r);
+
+/* MODE_UFFD: what is served is known and may be served, or the process ends; nothing is lost yet */
+void serve_prepare(struct restart *r);
+/* the first span that ends after @addr; NULL: none */
+const struct span *serve_span(const struct restart *r, uint64_t addr);
+/* all memory is mapped: have the spans served */
+void serve_start(struct restart *r);
 
 /* runs in the copy, on its stack */
 _Noreturn void memory_restore(struct restart *r);

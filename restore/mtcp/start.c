@@ -132,6 +132,8 @@ void say_profile(const struct restart *r, uint64_t end_ns)
 	add_value(&l, " read_bytes=", r->bytes_read);
 	add_value(&l, " mapped_bytes=", r->bytes_mapped);
 	add_value(&l, " hole_bytes=", r->bytes_skipped);
+	if (r->mode == MODE_UFFD)
+		add_value(&l, " served_bytes=", r->bytes_served);
 	put_line(r, &l);
 }
 
@@ -282,9 +284,15 @@ static void parse_environment(struct restart *r, char **envp)
 			r->n_readers = (unsigned)text_number(&v, 10);
 		else if ((v = text_after(*envp, "DMTCP_RESTART_PROFILE=")))
 			r->profile = text_is(v, "1");
+		else if ((v = text_after(*envp, "THAWFS_RESTART_SERVER=")))
+			r->server_fd = (int)text_number(&v, 10);
+		else if ((v = text_after(*envp, "THAWFS_RESTART_SPANS=")))
+			r->spans_fd = (int)text_number(&v, 10);
 		else if ((v = text_after(*envp, "THAWFS_RESTART_MODE=")) && *v) {
 			if (text_is(v, "lazy"))
 				r->mode = MODE_LAZY;
+			else if (text_is(v, "uffd"))
+				r->mode = MODE_UFFD;
 			else if (!text_is(v, "eager"))
 				fail(r, EXIT_USAGE, "THAWFS_RESTART_MODE: '%' is not a mode", v, 0);
 		}
@@ -352,7 +360,7 @@ _Noreturn void mtcp_start(long *stack)
 
 	early->start_ns = now_ns();
 	early->stderr_fd = 2;
-	early->fd = early->view_fd = -1;
+	early->fd = early->view_fd = early->server_fd = early->spans_fd = -1;
 	parse_arguments(early, argv);
 	parse_environment(early, envp);
 	r = reserve_third(early);
@@ -364,6 +372,10 @@ _Noreturn void mtcp_start(long *stack)
 		image_read_areas(r);
 	if (r->mode == MODE_LAZY && !r->is_pipe)
 		image_find_view(r);
+	if (r->mode == MODE_UFFD && r->is_pipe)
+		fail(r, EXIT_USAGE, "THAWFS_RESTART_MODE=uffd is for thawfs restart alone", NULL, 0);
+	if (r->mode == MODE_UFFD)
+		serve_prepare(r);
 	copy_code(r);
 	r->planned_ns = now_ns();
 	__asm__ volatile("mov %0, %%rsp\n\txor %%ebp, %%ebp\n\tcall *%2\n\thlt"
