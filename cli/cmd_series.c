@@ -7,6 +7,7 @@
 #include "cli/cli.h"
 #include "common/json.h"
 #include "common/log.h"
+#include "imgfmt/job.h"
 #include "imgfmt/series.h"
 
 enum { OPT_VERIFY = CLI_OPT_OWN };
@@ -49,11 +50,47 @@ static void print_line(const struct cli *cli, const struct series_file *f)
 	putchar('\n');
 }
 
-static void print_text(const struct cli *cli, const struct series_list *list)
+/* the image that a rank of a manifest has, if it is complete and the one that is meant */
+static bool is_there(const struct series_list *list, const struct job_image *image)
+{
+	for (size_t i = 0; i < list->n; i++) {
+		const struct series_file *f = &list->files[i];
+
+		if (!strcmp(f->file, image->file) && !memcmp(f->id, image->id, 16))
+			return f->state == SERIES_COMPLETE;
+	}
+	return false;
+}
+
+static unsigned count_there(const struct series_list *list, const struct job_manifest *m)
+{
+	unsigned n = 0;
+
+	for (unsigned i = 0; i < m->n_ranks; i++)
+		n += is_there(list, &m->images[i]);
+	return n;
+}
+
+static void print_jobs(const struct series_list *list, const struct job_list *jobs)
+{
+	for (size_t i = 0; i < jobs->n; i++) {
+		const struct job_manifest *m = &jobs->manifests[i];
+		unsigned n = count_there(list, m);
+
+		cli_print_name(stdout, m->file, strlen(m->file));
+		printf("  %s: %u of %u ranks", n == m->n_ranks ? "complete" : "damaged", n, m->n_ranks);
+		if (m->step)
+			printf(", step "), cli_print_name(stdout, m->step, strlen(m->step));
+		putchar('\n');
+	}
+}
+
+static void print_text(const struct cli *cli, const struct series_list *list, const struct job_list *jobs)
 {
 	printf("%10s %10s %10s %10s  %s\n", "LOGICAL", "IMAGE", "SHARED", "UNIQUE", "FILE AND STATE");
 	for (size_t i = 0; i < list->n; i++)
 		print_line(cli, &list->files[i]);
+	print_jobs(list, jobs);
 }
 
 static void json_file(struct json *js, const struct series_file *f)
@@ -115,7 +152,35 @@ static size_t json_one(struct json *js, const struct series_list *list, size_t f
 	return i;
 }
 
-static void print_json(const struct series_list *list)
+static void json_jobs(struct json *js, const struct series_list *list, const struct job_list *jobs)
+{
+	for (size_t i = 0; i < jobs->n; i++) {
+		const struct job_manifest *m = &jobs->manifests[i];
+		char id[33];
+
+		json_object(js, NULL);
+		json_string(js, "job", m->id);
+		json_string(js, "file", m->file);
+		json_u64(js, "sequence", m->sequence);
+		json_string(js, "state", count_there(list, m) == m->n_ranks ? "complete" : "damaged");
+		if (m->step)
+			json_string(js, "step", m->step);
+		json_array(js, "images");
+		for (unsigned k = 0; k < m->n_ranks; k++) {
+			image_id_text(m->images[k].id, id);
+			json_object_line(js, NULL);
+			json_u64(js, "rank", k);
+			json_string(js, "file", m->images[k].file);
+			json_string(js, "id", id);
+			json_bool(js, "complete", is_there(list, &m->images[k]));
+			json_close(js);
+		}
+		json_close(js);
+		json_close(js);
+	}
+}
+
+static void print_json(const struct series_list *list, const struct job_list *jobs)
 {
 	struct json js;
 
@@ -126,12 +191,16 @@ static void print_json(const struct series_list *list)
 	for (size_t i = 0; i < list->n;)
 		i = json_one(&js, list, i);
 	json_close(&js);
+	json_array(&js, "jobs");
+	json_jobs(&js, list, jobs);
+	json_close(&js);
 	json_close(&js);
 	json_end(&js);
 }
 
 static int do_series(const struct cli *cli, const char *store, const char *name, unsigned flags)
 {
+	struct job_list jobs = { 0 };
 	struct series_list list;
 	int err, rc = CLI_GOOD;
 
@@ -141,16 +210,20 @@ static int do_series(const struct cli *cli, const char *store, const char *name,
 		log_error("cannot find a series '%s' in '%s'", name, store);
 		err = -ENOENT;
 	}
+	/* a job's images are in several series */
+	if (!err && !name)
+		err = job_scan(store, NULL, &jobs);
 	if (err == -EINTR)
 		log_error("cannot list '%s': interrupted", store);
 	if (!err && cli->json)
-		print_json(&list);
+		print_json(&list, &jobs);
 	else if (!err)
-		print_text(cli, &list);
+		print_text(cli, &list, &jobs);
 	for (size_t i = 0; i < list.n; i++)
 		if (list.files[i].state == SERIES_DAMAGED)
 			rc = CLI_DAMAGED;
 	series_release(&list);
+	job_list_release(&jobs);
 	return err ? cli_exit_code(err) : rc;
 }
 

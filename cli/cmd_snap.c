@@ -3,11 +3,17 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
+#include <poll.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "cli/cli.h"
+#include "common/cleanup.h"
 #include "common/json.h"
 #include "common/log.h"
 #include "imgfmt/series.h"
@@ -16,11 +22,26 @@
 #define LEVEL_MIN     (-7)
 #define LEVEL_MAX     19
 #define LZ4_LEVEL_MAX 12
+/* What a snap may take to stop when its time is up, before it is killed. */
+#define GRACE_MS      2000
+
+struct snap_args {
+	struct snap_opts opts;
+	unsigned timeout_s; /* 0: none */
+	bool has_rank, has_ranks;
+};
 
 enum {
 	OPT_KEEP = CLI_OPT_OWN,
 	OPT_BASE,
 	OPT_NAME,
+	OPT_TIMEOUT,
+	OPT_JOB,
+	OPT_RANK,
+	OPT_RANKS,
+	OPT_STEP,
+	OPT_WAIT,
+	OPT_RATE,
 	OPT_CODEC,
 	OPT_VERIFY,
 	OPT_NO_FSYNC,
@@ -30,6 +51,13 @@ static const struct option longs[] = {
 	{ "keep", required_argument, NULL, OPT_KEEP },
 	{ "base", required_argument, NULL, OPT_BASE },
 	{ "name", required_argument, NULL, OPT_NAME },
+	{ "job", required_argument, NULL, OPT_JOB },
+	{ "rank", required_argument, NULL, OPT_RANK },
+	{ "ranks", required_argument, NULL, OPT_RANKS },
+	{ "step", required_argument, NULL, OPT_STEP },
+	{ "wait", required_argument, NULL, OPT_WAIT },
+	{ "timeout", required_argument, NULL, OPT_TIMEOUT },
+	{ "rate", required_argument, NULL, OPT_RATE },
 	{ "level", required_argument, NULL, 'z' },
 	{ "codec", required_argument, NULL, OPT_CODEC },
 	{ "verify", no_argument, NULL, OPT_VERIFY },
@@ -84,9 +112,71 @@ static int set_name(const struct cli *cli, struct snap_opts *opts, const char *t
 	return 0;
 }
 
-static int one_option(const struct cli *cli, struct snap_opts *opts, int c)
+static int set_timeout(const struct cli *cli, struct snap_args *args, const char *text)
 {
+	long n;
+
+	if (cli_number(text, 1, INT_MAX / 1000, &n))
+		return cli_usage(cli, "--timeout takes a number of seconds, not '%s'", text);
+	args->timeout_s = (unsigned)n;
+	return 0;
+}
+
+static int set_rate(const struct cli *cli, struct snap_opts *opts, const char *text)
+{
+	if (cli_size(text, &opts->pack.rate) || !opts->pack.rate)
+		return cli_usage(cli, "--rate takes bytes a second, as 200M, not '%s'", text);
+	return 0;
+}
+
+/* an option of the job that is a number from @min to @max */
+static int set_job_number(const struct cli *cli, const char *option, long min, long max, unsigned *ret)
+{
+	long n;
+
+	if (cli_number(optarg, min, max, &n))
+		return cli_usage(cli, "%s takes a number from %ld to %ld, not '%s'", option, min, max, optarg);
+	*ret = (unsigned)n;
+	return 0;
+}
+
+static int job_option(const struct cli *cli, struct snap_args *args, int c)
+{
+	struct job_opts *job = &args->opts.job;
+
 	switch (c) {
+	case OPT_JOB:
+		job->id = optarg;
+		return series_good_name(optarg) ? 0 : cli_usage(cli, "a job cannot be called '%s'", optarg);
+	case OPT_RANK:
+		args->has_rank = true;
+		return set_job_number(cli, "--rank", 0, JOB_RANKS_MAX - 1, &job->rank);
+	case OPT_RANKS:
+		args->has_ranks = true;
+		return set_job_number(cli, "--ranks", 1, JOB_RANKS_MAX, &job->ranks);
+	case OPT_WAIT:
+		return set_job_number(cli, "--wait", 1, INT_MAX / 1000, &job->wait_s);
+	default: /* OPT_STEP */
+		job->step = optarg;
+		return 0;
+	}
+}
+
+static int one_option(const struct cli *cli, struct snap_args *args, int c)
+{
+	struct snap_opts *opts = &args->opts;
+
+	switch (c) {
+	case OPT_JOB:
+	case OPT_RANK:
+	case OPT_RANKS:
+	case OPT_STEP:
+	case OPT_WAIT:
+		return job_option(cli, args, c);
+	case OPT_TIMEOUT:
+		return set_timeout(cli, args, optarg);
+	case OPT_RATE:
+		return set_rate(cli, opts, optarg);
 	case OPT_KEEP:
 		return set_keep(cli, opts, optarg);
 	case OPT_BASE:
@@ -107,27 +197,50 @@ static int one_option(const struct cli *cli, struct snap_opts *opts, int c)
 	}
 }
 
-static int check_options(const struct cli *cli, const struct snap_opts *opts)
+static int check_job(const struct cli *cli, const struct snap_args *args)
 {
+	const struct job_opts *job = &args->opts.job;
+
+	if (!job->id && (args->has_rank || args->has_ranks || job->step || job->wait_s))
+		return cli_usage(cli, "--rank, --ranks, --step and --wait go with --job");
+	if (!job->id)
+		return 0;
+	if (!args->has_rank || !args->has_ranks)
+		return cli_usage(cli, "--job needs --rank and --ranks");
+	if (job->rank >= job->ranks)
+		return cli_usage(cli, "--rank is from 0 to %u, not %u", job->ranks - 1, job->rank);
+	if (args->opts.name)
+		return cli_usage(cli, "--job names the series: no --name");
+	return 0;
+}
+
+static int check_options(const struct cli *cli, const struct snap_args *args)
+{
+	const struct snap_opts *opts = &args->opts;
+
 	if (opts->pack.level && opts->pack.codec == PACK_RAW)
 		return cli_usage(cli, "--codec=raw has no compression level");
 	if (opts->pack.codec == PACK_LZ4 && (opts->pack.level < 0 || opts->pack.level > LZ4_LEVEL_MAX))
 		return cli_usage(cli, "--codec=lz4 takes levels from 1 to %d", LZ4_LEVEL_MAX);
-	return 0;
+	return check_job(cli, args);
 }
 
 static void print_summary(const struct cli *cli, const struct snap_result *res, double seconds)
 {
 	const struct pack_result *p = &res->pack;
-	char a[SIZE_TEXT_EXACT], b[SIZE_TEXT_EXACT], c[SIZE_TEXT_EXACT], d[SIZE_TEXT_EXACT];
+	char a[SIZE_TEXT_EXACT], b[SIZE_TEXT_EXACT], c[SIZE_TEXT_EXACT], d[SIZE_TEXT_EXACT], e[SIZE_TEXT_EXACT];
 
 	printf("%s: %s, %s of it holes", res->path, cli_size_text(cli, p->logical_bytes, a),
 	       cli_size_text(cli, p->hole_bytes, b));
 	if (p->base_bytes)
 		printf(", %s in bases", cli_size_text(cli, p->base_bytes, c));
+	if (p->resumed_bytes)
+		printf(", %s stored before", cli_size_text(cli, p->resumed_bytes, e));
 	printf("; image %s", cli_size_text(cli, p->image_bytes, d));
 	if (res->n_pruned)
 		printf("; %u older one%s removed", res->n_pruned, cli_plural(res->n_pruned));
+	if (res->job_sequence)
+		printf("; checkpoint %" PRIu64 " of the job is complete", res->job_sequence);
 	printf("; %.2f s\n", seconds);
 }
 
@@ -145,6 +258,8 @@ static void print_json(const struct snap_result *res, double seconds)
 	json_u64(&js, "sequence", res->sequence);
 	if (res->base)
 		json_string(&js, "base", res->base);
+	if (res->job_sequence)
+		json_u64(&js, "job_sequence", res->job_sequence);
 	json_u64(&js, "logical_bytes", p->logical_bytes);
 	json_u64(&js, "hole_bytes", p->hole_bytes);
 	json_u64(&js, "dup_bytes", p->dup_bytes);
@@ -153,6 +268,7 @@ static void print_json(const struct snap_result *res, double seconds)
 	json_u64(&js, "image_bytes", p->image_bytes);
 	json_u64(&js, "n_files", p->n_files);
 	json_u64(&js, "n_chunks", p->n_chunks);
+	json_u64(&js, "resumed_bytes", p->resumed_bytes);
 	json_u64(&js, "n_pruned", res->n_pruned);
 	json_double(&js, "seconds", seconds, 3);
 	json_close(&js);
@@ -184,7 +300,7 @@ static int do_snap(const struct cli *cli, const struct snap_opts *given)
 	err = snap(&opts, &res);
 	progress_end(&progress, err == 0);
 	if (err == -EINTR)
-		log_error("cannot snap '%s': interrupted", opts.src);
+		log_error("cannot snap '%s': stopped; what is stored is kept for the next run", opts.src);
 	else if (!err && cli->json)
 		print_json(&res, now_seconds() - start);
 	else if (!err && !cli->quiet)
@@ -194,27 +310,88 @@ static int do_snap(const struct cli *cli, const struct snap_opts *given)
 	return cli_series_exit_code(err);
 }
 
+/* wait for @pid to end: 1, its status is in @ret; 0 after @ms */
+static int wait_ms(pid_t pid, int pidfd, int ms, int *ret)
+{
+	struct pollfd p = { .fd = pidfd, .events = POLLIN };
+	struct timespec start, now;
+	long left = ms;
+
+	clock_gettime(CLOCK_MONOTONIC, &start);
+	while (left > 0 && poll(&p, 1, (int)left) != 1) {
+		/* a signal that is for both of them */
+		if (cli_stop)
+			kill(pid, cli_stop);
+		clock_gettime(CLOCK_MONOTONIC, &now);
+		left = ms - ((now.tv_sec - start.tv_sec) * 1000 + (now.tv_nsec - start.tv_nsec) / 1000000);
+		if (cli_stop && left > GRACE_MS)
+			left = ms = GRACE_MS, start = now;
+	}
+	return waitpid(pid, ret, WNOHANG) == pid;
+}
+
+/*
+ * A process of its own does the work: one that hangs in a write to a store that does not answer hears no signal, and
+ * perhaps not even SIGKILL before the store answers. Who waits for us need not wait for that.
+ */
+static int watch(const struct cli *cli, const struct snap_args *args, pid_t pid)
+{
+	_cleanup_close_ int pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
+	int status = 0;
+
+	(void)cli;
+	cli_catch_signals();
+	if (wait_ms(pid, pidfd, (int)args->timeout_s * 1000, &status))
+		return WIFEXITED(status) ? WEXITSTATUS(status) : CLI_FAILED;
+	if (!cli_stop)
+		log_error("cannot snap '%s' in %u s: what is stored is kept for the next run", args->opts.src,
+			  args->timeout_s);
+	kill(pid, SIGTERM);
+	if (wait_ms(pid, pidfd, GRACE_MS, &status))
+		/* it may have been done at that moment */
+		return WIFEXITED(status) && WEXITSTATUS(status) == CLI_GOOD ? CLI_GOOD : CLI_STOPPED;
+	kill(pid, SIGKILL);
+	if (!wait_ms(pid, pidfd, GRACE_MS / 4, &status))
+		log_warn("process %ld hangs in the store '%s'", (long)pid, args->opts.store);
+	return CLI_STOPPED;
+}
+
+static int snap_in_time(const struct cli *cli, const struct snap_args *args)
+{
+	pid_t pid;
+
+	fflush(NULL);
+	pid = fork();
+	if (pid < 0) {
+		log_error("cannot start a process: %s", strerror(errno));
+		return CLI_FAILED;
+	}
+	if (pid > 0)
+		return watch(cli, args, pid);
+	exit(do_snap(cli, &args->opts));
+}
+
 static int run_snap(const struct verb *verb, int argc, char **argv)
 {
 	struct cli cli = { .verb = verb };
-	struct snap_opts opts = { 0 };
+	struct snap_args args = { 0 };
 	int c, rc;
 
 	while ((c = cli_getopt(&cli, argc, argv, "z:j:qb", longs)) != -1) {
 		if (c == '?')
 			return cli_stop_code(&cli);
-		rc = one_option(&cli, &opts, c);
+		rc = one_option(&cli, &args, c);
 		if (rc)
 			return rc;
 	}
 	rc = cli_operands(&cli, argc, argv, 2, 2);
 	if (!rc)
-		rc = check_options(&cli, &opts);
+		rc = check_options(&cli, &args);
 	if (rc)
 		return rc;
-	opts.src = argv[optind];
-	opts.store = argv[optind + 1];
-	return do_snap(&cli, &opts);
+	args.opts.src = argv[optind];
+	args.opts.store = argv[optind + 1];
+	return args.timeout_s ? snap_in_time(&cli, &args) : do_snap(&cli, &args.opts);
 }
 
 const struct verb verb_snap = {
@@ -225,6 +402,11 @@ const struct verb verb_snap = {
 		"      --base BASE      auto: do not store what the newest image has, if that pays; none; or an image\n"
 		"                       (default auto)\n"
 		"      --name NAME      of the series (default: what SRC_DIR is called)\n"
+		"      --job ID --rank R --ranks N   the image is one of the N of a checkpoint of job ID: all or none\n"
+		"      --wait S         for the other ranks (default 300 seconds)\n"
+		"      --step LABEL     do not wait for them: images with the same label belong together\n"
+		"      --timeout S      end after S seconds, whatever the store does; running it again goes on\n"
+		"      --rate BYTES     write at most so many bytes a second\n"
 		"  -z, --level LEVEL    zstd level 1 to 19, or -1 to -7 for the fast ones (default 1)\n"
 		"      --codec CODEC    zstd, raw, or lz4 (levels 1 to 12, default 3)\n"
 		"      --verify         read the image again and compare before it gets its name\n"

@@ -46,7 +46,7 @@ _thawfs_operands() {
 	operands=()
 	for ((i = 2; i < COMP_CWORD; i++)); do
 		case ${COMP_WORDS[i]} in
-		-o | -z | -j | -m | --output | --level | --codec | --chunk | --base | --base-path | --threads | --member | --progress | --keep | --name)
+		-o | -z | -j | -m | --output | --level | --codec | --chunk | --base | --base-path | --threads | --member | --progress | --keep | --name | --timeout | --rate | --job | --rank | --ranks | --step | --wait)
 			((i++))
 			;;
 		-*) ;;
@@ -69,7 +69,7 @@ _thawfs() {
 	--chunk) _thawfs_words $'64K\n128K\n256K\n512K\n1M\n2M\n4M' "$cur" && return ;;
 	--base) _thawfs_images "$cur" && return ;;
 	--base-path) mapfile -t COMPREPLY < <(compgen -d -- "$cur") && return ;;
-	-z | -j | --level | --threads | --keep | --name) return ;;
+	-z | -j | --level | --threads | --keep | --name | --timeout | --rate | --job | --rank | --ranks | --step | --wait) return ;;
 	esac
 	if [[ $cur == -* ]]; then
 		_thawfs_words "$(_thawfs_options "$verb")" "$cur"

@@ -318,7 +318,7 @@ static int run(struct flatten *f, struct pack_result *ret)
 	if (!r)
 		r = begin_summary(f);
 	if (!r)
-		r = output_open(&f->out, f->opts->out);
+		r = output_open(&f->out, f->opts->out, 0);
 	if (r)
 		return r;
 	header_encode(f->img->info.chunk_size, &header);

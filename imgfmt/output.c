@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "common/bytes.h"
@@ -16,7 +17,9 @@
 #include "common/log.h"
 
 /* Write-out is started every so many bytes, so that the final fsync finds little left to do. */
-#define FLUSH_STEP (8u << 20)
+#define FLUSH_STEP     (8u << 20)
+#define WAIT_STEP_NS   50000000u
+#define FIRST_RETRY_NS 100000000u /* twice as long each time */
 
 static int fail(const struct output *out, const char *what, int r)
 {
@@ -58,13 +61,15 @@ static int lock_temporary(struct output *out)
 	for (int tries = 0; tries < 100; tries++) {
 		struct stat mine, named;
 
-		out->fd = open(out->tmp, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+		out->fd = open(out->tmp, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
 		if (out->fd < 0)
 			return -errno;
 		if (flock(out->fd, LOCK_EX | LOCK_NB))
 			return errno == EWOULDBLOCK ? -EBUSY : -errno;
 		if (fstat(out->fd, &mine))
 			return -errno;
+		if (!S_ISREG(mine.st_mode))
+			return -EINVAL;
 		if (!stat(out->tmp, &named) && mine.st_dev == named.st_dev && mine.st_ino == named.st_ino) {
 			out->dev = mine.st_dev;
 			out->ino = mine.st_ino;
@@ -82,7 +87,7 @@ static void forget_temporary(struct output *out)
 	out->tmp = NULL;
 }
 
-int output_open(struct output *out, const char *path)
+int output_open(struct output *out, const char *path, unsigned flags)
 {
 	int r;
 
@@ -112,17 +117,102 @@ int output_open(struct output *out, const char *path)
 		log_error("cannot write '%s': another process is writing it", out->name);
 		return r;
 	}
-	if (ftruncate(out->fd, 0) || fchmod(out->fd, 0600))
+	if ((!(flags & OUTPUT_CONTINUE) && ftruncate(out->fd, 0)) || fchmod(out->fd, 0600))
 		return fail(out, "write", -errno);
 	return 0;
 }
 
-int output_write(struct output *out, const void *buf, size_t len)
+int output_continue_at(struct output *out, uint64_t pos)
+{
+	if (ftruncate(out->fd, (off_t)pos) || lseek(out->fd, (off_t)pos, SEEK_SET) < 0)
+		return fail(out, "write", -errno);
+	out->pos = out->flushed = pos;
+	return 0;
+}
+
+/* -- writing ---------------------------------------------------------------------------------- */
+
+static uint64_t now_ns(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (uint64_t)ts.tv_sec * 1000000000 + (uint64_t)ts.tv_nsec;
+}
+
+static bool stopped(const struct output *out)
+{
+	return out->stop && *out->stop;
+}
+
+/* in steps, so that stopping does not take long */
+static int wait_until(const struct output *out, uint64_t due_ns)
+{
+	for (uint64_t now = now_ns(); now < due_ns; now = now_ns()) {
+		struct timespec ts = { .tv_nsec = (long)min_u64(due_ns - now, WAIT_STEP_NS) };
+
+		if (stopped(out))
+			return -EINTR;
+		nanosleep(&ts, NULL);
+	}
+	return 0;
+}
+
+/* hold back until as many bytes as there are now may be there */
+static int keep_rate(struct output *out)
+{
+	uint64_t n;
+
+	if (!out->rate)
+		return 0;
+	if (!out->start_ns) {
+		out->start_ns = now_ns();
+		out->start_pos = out->pos;
+		return 0;
+	}
+	n = out->pos - out->start_pos;
+	return wait_until(out, out->start_ns + (uint64_t)((double)n / (double)out->rate * 1e9));
+}
+
+/* what a file system over a network may say for a while */
+static bool may_pass(int r)
+{
+	switch (r) {
+	case -EIO:
+	case -ETIMEDOUT:
+	case -ESTALE:
+	case -EHOSTDOWN:
+	case -EHOSTUNREACH:
+	case -ENETDOWN:
+	case -ENETUNREACH:
+	case -ECONNRESET:
+		return true;
+	default:
+		return false;
+	}
+}
+
+/* all of it, from where it has to be, again and again if need be */
+static int write_chunk(struct output *out, const void *buf, size_t len)
 {
 	int r = io_write(out->fd, buf, len);
 
+	for (unsigned i = 0; i < out->retries && out->seekable && may_pass(r); i++) {
+		log_warn("cannot write '%s' at offset %llu: %s; trying again", out->name, (unsigned long long)out->pos,
+			 strerror(-r));
+		if (wait_until(out, now_ns() + ((uint64_t)FIRST_RETRY_NS << i)))
+			return -EINTR;
+		r = lseek(out->fd, (off_t)out->pos, SEEK_SET) < 0 ? -errno : io_write(out->fd, buf, len);
+	}
+	return r;
+}
+
+int output_write(struct output *out, const void *buf, size_t len)
+{
+	int r = write_chunk(out, buf, len);
+
 	if (r)
-		return fail(out, "write", r);
+		return r == -EINTR ? r : fail(out, "write", r);
 	out->pos += len;
 	if (out->seekable && out->pos - out->flushed >= FLUSH_STEP) {
 		/* a hint; where it does not work the fsync at the end does all */
@@ -130,7 +220,7 @@ int output_write(struct output *out, const void *buf, size_t len)
 				      SYNC_FILE_RANGE_WRITE);
 		out->flushed = out->pos;
 	}
-	return 0;
+	return keep_rate(out);
 }
 
 int output_align(struct output *out, uint64_t align)
@@ -164,8 +254,11 @@ int output_publish(struct output *out, bool sync)
 			return fail(out, "write", -errno);
 		return 0;
 	}
-	if (sync && fsync(out->fd))
+	if (sync && fsync(out->fd)) {
+		/* what the disk did not take may still be in the cache, and look as if it were there */
+		out->suspect = true;
 		return fail(out, "write", -errno);
+	}
 	dir = open(out->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (dir < 0)
 		return fail(out, "publish", -errno);
@@ -179,7 +272,7 @@ int output_publish(struct output *out, bool sync)
 
 void output_close(struct output *out)
 {
-	if (out->tmp)
+	if (out->tmp && (!out->keep || out->suspect))
 		unlink(out->tmp);
 	forget_temporary(out);
 	if (out->fd >= 0)

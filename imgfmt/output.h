@@ -20,17 +20,31 @@ struct output {
 	const char *name; /* for messages: what the user said */
 	char *path, *tmp; /* final and temporary name; NULL for standard output */
 	char *dir;
-	dev_t dev; /* of the temporary file, so that a pack of its own directory leaves it out */
+	/* set by the caller after opening, if at all */
+	uint64_t rate;                /* bytes a second that are written at most; 0: as many as go */
+	unsigned retries;             /* how often a write that failed for a reason that may pass is tried again */
+	const volatile int *stop;     /* ends waiting */
+	bool keep;                    /* do not remove the temporary file */
+	bool suspect;                 /* the disk may not have what was written: keeping it is no use */
+	uint64_t start_ns, start_pos; /* for @rate */
+	dev_t dev;                    /* of the temporary file, so that a pack of its own directory leaves it out */
 	ino_t ino;
+};
+
+enum output_flags {
+	OUTPUT_CONTINUE = 1 << 0, /* leave what the temporary file has: output_continue_at() follows */
 };
 
 /*
  * output_open - lock and truncate the temporary name ".NAME.partial" beside @path ("-": standard output)
  * Return: 0; -EBUSY another writer has it; -errno. Logged. output_close() is to be called in any case.
  */
-int output_open(struct output *out, const char *path);
+int output_open(struct output *out, const char *path, unsigned flags);
 
-/* append. Return: 0 or -errno, logged */
+/* cut off what stands behind @pos, and append there. Return: 0 or -errno, logged */
+int output_continue_at(struct output *out, uint64_t pos);
+
+/* append; waits as @rate and @retries have it. Return: 0; -EINTR @stop came while it waited; -errno, logged */
 int output_write(struct output *out, const void *buf, size_t len);
 
 /* append zeros up to the next multiple of @align */
@@ -42,7 +56,7 @@ int output_read_back(const struct output *out, void *buf, size_t len, uint64_t o
 /* make what was written stand under its name; @fsync false: without waiting for the disk */
 int output_publish(struct output *out, bool fsync);
 
-/* remove the temporary file if it was not published */
+/* remove the temporary file if it was not published, unless it is to be kept and is worth it */
 void output_close(struct output *out);
 
 #endif

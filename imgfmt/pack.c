@@ -146,6 +146,8 @@ static int write_header(struct packer *p)
 {
 	struct thaw_header header;
 
+	if (p->resumed)
+		return 0;
 	header_encode(p->chunk_size, &header);
 	return output_write(&p->out, &header, sizeof(header));
 }
@@ -163,6 +165,31 @@ static int scan(struct packer *p)
 			exclude[n++] = (struct tree_exclude){ st.st_dev, st.st_ino };
 	}
 	return tree_scan(&p->tree, p->opts->src, exclude, n);
+}
+
+static int open_output(struct packer *p)
+{
+	int r = output_open(&p->out, p->opts->out, p->opts->resume ? OUTPUT_CONTINUE : 0);
+
+	p->out.rate = p->opts->rate;
+	p->out.retries = p->opts->retries;
+	p->out.stop = p->opts->stop;
+	if (r || !p->opts->resume)
+		return r;
+	r = journal_open(&p->journal, &p->out, p->chunk_size, &p->held);
+	if (r < 0)
+		return r;
+	p->resumed = r;
+	if (p->held.n)
+		log_note("going on with '%s': %zu chunks are there", p->opts->out, p->held.n);
+	return 0;
+}
+
+static int note_stored(void *ctx, const struct thaw_chunk *c, const void *data)
+{
+	struct packer *p = ctx;
+
+	return journal_add(&p->journal, c, data);
 }
 
 static int start_writer(struct packer *p)
@@ -184,6 +211,8 @@ static int start_writer(struct packer *p)
 		.n_bases = p->n_bases,
 		.input_done = packer_input_done,
 		.reopen = packer_reopen,
+		.stored = p->opts->resume ? note_stored : NULL,
+		.held = &p->held,
 		.ctx = p,
 		.stop = p->opts->stop,
 	};
@@ -238,8 +267,10 @@ static int finish(struct packer *p, struct pack_result *ret)
 	struct index_totals totals;
 	int r = index_write(&in, ret->id, &totals);
 
-	if (!r && p->opts->verify)
+	if (!r && p->opts->verify) {
 		r = read_again(p);
+		p->out.suspect = r != 0;
+	}
 	if (!r && p->opts->stop && *p->opts->stop)
 		r = -EINTR;
 	if (r)
@@ -252,6 +283,7 @@ static int finish(struct packer *p, struct pack_result *ret)
 	ret->image_bytes = p->out.pos;
 	ret->n_files = totals.n_files;
 	ret->n_chunks = writer_chunks(p->writer)->n;
+	ret->resumed_bytes = counts->held_bytes;
 	return output_publish(&p->out, !p->opts->no_fsync);
 }
 
@@ -262,7 +294,7 @@ static int run(struct packer *p, struct pack_result *ret)
 	if (!r)
 		r = open_bases(p);
 	if (!r)
-		r = output_open(&p->out, p->opts->out);
+		r = open_output(p);
 	if (!r)
 		r = scan(p);
 	if (!r)
@@ -276,9 +308,22 @@ static int run(struct packer *p, struct pack_result *ret)
 	return r ? r : finish(p, ret);
 }
 
-static void release(struct packer *p)
+/* is what there is of the image of use to a later run? Not where the disk is full: there it would be in the way */
+static bool worth_keeping(const struct packer *p, int r)
 {
+	return p->opts->resume && !p->out.suspect &&
+	       (r == -EINTR || r == -EAGAIN || r == -EIO || r == -ETIMEDOUT || r == -ESTALE);
+}
+
+static void release(struct packer *p, int r)
+{
+	bool keep = worth_keeping(p, r);
+
 	writer_free(p->writer);
+	p->out.keep = keep;
+	/* an output that another process is writing has its journal too: then it was not opened here */
+	journal_close(&p->journal, !keep);
+	table_release(&p->held);
 	layout_release(&p->layout);
 	tree_release(&p->tree);
 	output_close(&p->out);
@@ -302,9 +347,11 @@ int pack(const struct pack_opts *opts, struct pack_result *ret)
 		return -ENOMEM;
 	p->opts = opts;
 	p->out.fd = p->tree.root_fd = p->tree.dir_fd = -1;
+	p->journal.fd = -1;
+	table_init(&p->held, sizeof(struct thaw_chunk));
 	layout_init(&p->layout);
 	r = run(p, &result);
-	release(p);
+	release(p, r);
 	free(p);
 	if (!r && ret)
 		*ret = result;

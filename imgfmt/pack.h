@@ -25,6 +25,14 @@ struct pack_opts {
 	bool verify;                          /* read everything again before publishing */
 	bool no_fsync;                        /* for tests and benchmarks only */
 	bool add_creator, add_host, add_time; /* put them into the properties */
+	/*
+	 * Go on with what an earlier run with @resume left of this image, and leave it again when stopped, or when
+	 * source or output fail in a way that may pass. Chunks that are there already are used where the source still
+	 * has the same bytes. Not for standard output.
+	 */
+	bool resume;
+	uint64_t rate;    /* bytes a second that are written at most; 0: no limit */
+	unsigned retries; /* of a write that fails in a way that may pass */
 	/* called now and then with bytes of source done and in all; from the packing thread; may be NULL */
 	void (*progress)(void *ctx, uint64_t done, uint64_t total);
 	void *progress_ctx;
@@ -36,6 +44,7 @@ struct pack_result {
 	uint8_t id[16];
 	uint64_t logical_bytes, hole_bytes, dup_bytes, base_bytes, stored_bytes, image_bytes;
 	uint64_t n_files, n_chunks;
+	uint64_t resumed_bytes; /* logical bytes of chunks that an earlier run had stored */
 };
 
 /*

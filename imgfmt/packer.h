@@ -7,6 +7,7 @@
 #define THAW_IMGFMT_PACKER_H
 
 #include "imgfmt/image.h"
+#include "imgfmt/journal.h"
 #include "imgfmt/layout.h"
 #include "imgfmt/output.h"
 #include "imgfmt/pack.h"
@@ -31,6 +32,9 @@ struct packer {
 	unsigned n_notes;
 	bool has_criu, has_dmtcp, has_core;
 	uint64_t done_bytes;
+	struct journal journal; /* with opts->resume */
+	struct table held;      /* what an earlier run has stored */
+	bool resumed;           /* the output has a header and these */
 };
 
 /* one line to the user, kept for the properties */

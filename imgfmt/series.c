@@ -24,6 +24,7 @@
 
 #define SUFFIX     ".thaw"
 #define PARTIAL    ".partial"
+#define JOURNAL    ".journal"
 #define DIGITS     6 /* at least */
 #define LATEST     "latest"
 #define LOCK_TRIES 10
@@ -86,7 +87,9 @@ static bool name_file(struct series_file *f, const char *name)
 	if (*name == '.') {
 		_cleanup_free_ char *inner = NULL;
 
-		if (len <= strlen(PARTIAL) + 1 || strcmp(name + len - strlen(PARTIAL), PARTIAL) != 0)
+		/* both endings are of one length */
+		if (len <= strlen(PARTIAL) + 1 || (strcmp(name + len - strlen(PARTIAL), PARTIAL) != 0 &&
+						   strcmp(name + len - strlen(JOURNAL), JOURNAL) != 0))
 			return false;
 		inner = strndup(name + 1, len - strlen(PARTIAL) - 1);
 		f->temporary = true;
@@ -229,6 +232,21 @@ static char *path_of(const struct series_list *list, const char *file)
 	return asprintf(&path, "%s/%s", list->store, file) < 0 ? NULL : path;
 }
 
+static bool is_journal(const struct series_file *f)
+{
+	size_t len = f->file ? strlen(f->file) : 0;
+
+	return f->temporary && len && !strcmp(f->file + len - strlen(JOURNAL), JOURNAL);
+}
+
+/* a journal without what it is about is all that is left; else it is not listed for itself */
+static bool has_partial(const char *journal)
+{
+	_cleanup_free_ char *path = strdup(journal);
+
+	return path && strcpy(path + strlen(path) - strlen(JOURNAL), PARTIAL) && access(path, F_OK) == 0;
+}
+
 /* is it to be looked at closely? @name NULL: everything is */
 static bool is_of(const struct series_file *f, const char *name)
 {
@@ -246,6 +264,11 @@ static int add_file(struct series_list *list, const char *name, const char *seri
 	if (!path || lstat(path, &st))
 		return path ? 0 : -ENOMEM;
 	if (!S_ISREG(st.st_mode) || !name_file(&f, name)) {
+		free(f.name);
+		return 0;
+	}
+	if (is_journal(&f) && has_partial(path)) {
+		free(f.file);
 		free(f.name);
 		return 0;
 	}

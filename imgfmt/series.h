@@ -122,8 +122,9 @@ struct series_prune_opts {
 
 /*
  * series_prune - remove the older images of a series, which the caller has locked
- * Keeps the @keep newest complete ones; and of these or those before them, one whose every chunk was verified; and
- * whatever any other image of the store needs as a base. Damaged and partial ones are left alone and do not count.
+ * Keeps the @keep newest complete ones; and of these or those before them, one whose every chunk was verified; those
+ * that the @keep newest manifests of any job name (job.h); and whatever any other image of the store needs as a base. A
+ * manifest of which an image goes, goes before it. Damaged and partial ones are left alone and do not count.
  * Return: 0; -EBADMSG no image can be verified, so nothing was removed; -errno. Logged.
  */
 int series_prune(const char *store, const char *name, const struct series_prune_opts *opts);

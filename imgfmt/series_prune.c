@@ -11,6 +11,7 @@
 #include "common/io.h"
 #include "common/log.h"
 #include "imgfmt/image.h"
+#include "imgfmt/job.h"
 #include "imgfmt/series.h"
 #include "imgfmt/verify.h"
 
@@ -20,6 +21,7 @@ struct prune {
 	const struct series_prune_opts *opts;
 	const char *name;
 	struct series_list list;
+	struct job_list jobs;
 	bool *keep; /* for each file of the list */
 };
 
@@ -134,6 +136,54 @@ static int keep_verified(struct prune *p)
 	return -EBADMSG;
 }
 
+/* is manifest @i one of the newest of its job, so many as images are to stay? */
+static bool is_new_manifest(const struct prune *p, size_t i)
+{
+	const struct job_list *jobs = &p->jobs;
+
+	return i + p->opts->keep >= jobs->n ||
+	       strcmp(jobs->manifests[i].id, jobs->manifests[i + p->opts->keep].id) != 0;
+}
+
+static bool is_named(const struct job_manifest *m, const struct series_file *f)
+{
+	for (unsigned k = 0; k < m->n_ranks; k++)
+		if (!strcmp(m->images[k].file, f->file) && !memcmp(m->images[k].id, f->id, 16))
+			return true;
+	return false;
+}
+
+/* the images of the newest checkpoints of jobs, which may be older than others of this rank */
+static void keep_jobs(struct prune *p)
+{
+	for (size_t m = 0; m < p->jobs.n; m++)
+		for (size_t i = 0; i < p->list.n && is_new_manifest(p, m); i++)
+			if (!p->keep[i] && is_named(&p->jobs.manifests[m], &p->list.files[i]))
+				p->keep[i] = true;
+}
+
+/* a checkpoint of which an image is to go is none from then on: first it is no longer called one */
+static int remove_manifests(const struct prune *p, const struct series_file *f)
+{
+	for (size_t m = 0; m < p->jobs.n; m++) {
+		_cleanup_free_ char *path = NULL;
+
+		if (is_new_manifest(p, m) || !is_named(&p->jobs.manifests[m], f))
+			continue;
+		if (asprintf(&path, "%s/%s", p->list.store, p->jobs.manifests[m].file) < 0) {
+			path = NULL;
+			return -ENOMEM;
+		}
+		if (unlink(path) && errno != ENOENT) {
+			int r = -errno;
+
+			log_error("cannot remove '%s': %s", path, strerror(-r));
+			return r;
+		}
+	}
+	return 0;
+}
+
 /* chunks lie in the images that are named, never behind those, so one step is enough; but names are cheap */
 static void keep_bases(struct prune *p)
 {
@@ -167,7 +217,7 @@ static int decide(struct prune *p)
 	if (n <= p->opts->keep)
 		return 1;
 	keep_newest(p);
-	keep_bases(p);
+	keep_jobs(p);
 	r = keep_verified(p);
 	keep_bases(p);
 	return r;
@@ -189,6 +239,11 @@ static int remove_file(const struct series_list *list, const struct series_file 
 		log_error("cannot remove '%s': %s", path, strerror(-r));
 		return r;
 	}
+	if (f->temporary) {
+		/* a journal is of no use without it; what is there may be one that is alone */
+		strcpy(path + strlen(path) - strlen("partial"), "journal");
+		unlink(path);
+	}
 	return 0;
 }
 
@@ -203,6 +258,8 @@ static int remove_rest(struct prune *p)
 		if (p->keep[i])
 			continue;
 		if (!p->opts->dry_run)
+			r = remove_manifests(p, f);
+		if (!r && !p->opts->dry_run)
 			r = remove_file(&p->list, f);
 		if (!r && p->opts->removed)
 			p->opts->removed(p->opts->ctx, f);
@@ -215,6 +272,8 @@ int series_prune(const char *store, const char *name, const struct series_prune_
 	struct prune p = { .opts = opts, .name = name };
 	int r = series_scan(store, name, 0, opts->stop, &p.list);
 
+	if (!r)
+		r = job_scan(store, NULL, &p.jobs);
 	if (!r) {
 		p.keep = calloc(p.list.n + 1, sizeof(*p.keep));
 		r = p.keep ? decide(&p) : -ENOMEM;
@@ -222,6 +281,7 @@ int series_prune(const char *store, const char *name, const struct series_prune_
 	if (!r)
 		r = remove_rest(&p);
 	series_release(&p.list);
+	job_list_release(&p.jobs);
 	free(p.keep);
 	return r < 0 ? r : 0;
 }

@@ -28,11 +28,15 @@
 /* An image that depends on others is worth it if at least one in so many samples is found in them. */
 #define PAYS_SHARE 8
 
+/* Over three seconds of trouble with the store are waited out. */
+#define RETRIES    5
+
 struct snapping {
 	const struct snap_opts *opts;
 	const char *name;
 	struct series_list list;
 	struct snap_result *res;
+	struct job *job;
 };
 
 /* -- does a base pay? ------------------------------------------------------------------------- */
@@ -136,18 +140,22 @@ static char *choose_base(const struct snapping *s)
 
 /* -- the image -------------------------------------------------------------------------------- */
 
-/* above all that is there, whatever it is */
+/* above all that is there, whatever it is; but an unfinished one at the end is gone on with */
 static uint64_t next_sequence(const struct snapping *s)
 {
-	uint64_t last = 0;
+	uint64_t last = 0, unfinished = 0;
 
 	for (size_t i = 0; i < s->list.n; i++) {
 		const struct series_file *f = &s->list.files[i];
 
-		if (f->name && !strcmp(f->name, s->name))
+		if (!f->name || strcmp(f->name, s->name) != 0)
+			continue;
+		if (f->temporary)
+			unfinished = max_u64(unfinished, f->sequence);
+		else
 			last = max_u64(last, f->sequence);
 	}
-	return last + 1;
+	return unfinished > last ? unfinished : last + 1;
 }
 
 static int make_image(struct snapping *s)
@@ -172,6 +180,8 @@ static int make_image(struct snapping *s)
 	opts.out = s->res->path;
 	opts.bases = bases;
 	opts.base_path = base_path;
+	opts.resume = true;
+	opts.retries = RETRIES;
 	return pack(&opts, &s->res->pack);
 }
 
@@ -184,9 +194,9 @@ static void count_removed(void *ctx, const struct series_file *file)
 }
 
 /* the image is there: what goes wrong from here on is said, but does not take it back */
-static void tidy_up(struct snapping *s)
+static void prune(struct snapping *s)
 {
-	struct series_prune_opts prune = {
+	const struct series_prune_opts opts = {
 		.keep = s->opts->keep,
 		.trust = true,
 		.threads = s->opts->pack.threads,
@@ -195,11 +205,7 @@ static void tidy_up(struct snapping *s)
 		.stop = s->opts->pack.stop,
 	};
 
-	series_release(&s->list);
-	if (!series_scan(s->opts->store, s->name, 0, NULL, &s->list))
-		series_update_latest(&s->list, s->name);
-	if (s->opts->keep)
-		s->res->prune_failed = series_prune(s->opts->store, s->name, &prune) != 0;
+	s->res->prune_failed = series_prune(s->opts->store, s->name, &opts) != 0;
 }
 
 static int snap_locked(struct snapping *s)
@@ -209,9 +215,28 @@ static int snap_locked(struct snapping *s)
 
 	if (!r)
 		r = make_image(s);
-	if (!r)
-		tidy_up(s);
+	if (!r) {
+		series_release(&s->list);
+		if (!series_scan(s->opts->store, s->name, 0, NULL, &s->list))
+			series_update_latest(&s->list, s->name);
+	}
+	/* before anything older goes */
+	if (!r && s->job)
+		r = job_commit(s->job, strrchr(s->res->path, '/') + 1, s->res->pack.id, &s->res->job_sequence);
+	if (!r && s->opts->keep)
+		prune(s);
 	series_release(&s->list);
+	return r;
+}
+
+/* a rank holds its place in the job from before it begins until its image is in a manifest, or never will be */
+static int snap_rank(struct snapping *s, const struct job_opts *job)
+{
+	int r = job_join(s->opts->store, job, s->opts->pack.stop, &s->job);
+
+	if (!r)
+		r = snap_locked(s);
+	job_leave(s->job);
 	return r;
 }
 
@@ -280,12 +305,18 @@ int snap(const struct snap_opts *opts, struct snap_result *ret)
 	*ret = (struct snap_result){ 0 };
 	if (!r)
 		r = check_directories(opts);
-	if (!r && !s.name) {
+	if (!r && opts->job.id) {
+		default_name = job_series_name(&opts->job);
+		s.name = default_name;
+		r = default_name ? 0 : -ENOMEM;
+	} else if (!r && !s.name) {
 		r = snap_default_name(opts->src, &default_name);
 		s.name = default_name;
 	}
 	if (r)
 		return r;
 	lock = series_lock(opts->store, s.name);
-	return lock < 0 ? lock : snap_locked(&s);
+	if (lock < 0)
+		return lock;
+	return opts->job.id ? snap_rank(&s, &opts->job) : snap_locked(&s);
 }

@@ -502,14 +502,14 @@ static int64_t commit_base_chunk(struct writer *w, struct job *job)
 	return add_chunk(w, &c, job);
 }
 
-static void count_chunk(struct writer_counts *counts, const struct encoded *e, uint32_t logical_len)
+static void count_chunk(struct writer_counts *counts, const struct thaw_chunk *c)
 {
-	counts->chunk_bytes += logical_len;
-	counts->stored_bytes += e->len;
-	counts->n_raw += e->codec == THAW_RAW;
-	counts->n_zstd += e->codec == THAW_ZSTD;
-	counts->n_lz4 += e->codec == THAW_LZ4;
-	counts->n_shuffled += e->shuffle != 0;
+	counts->chunk_bytes += le32_get(c->logical_len);
+	counts->stored_bytes += le32_get(c->stored_len);
+	counts->n_raw += c->codec == THAW_RAW;
+	counts->n_zstd += c->codec == THAW_ZSTD;
+	counts->n_lz4 += c->codec == THAW_LZ4;
+	counts->n_shuffled += c->shuffle != 0;
 }
 
 static int64_t commit_stored_chunk(struct writer *w, struct job *job)
@@ -529,9 +529,11 @@ static int64_t commit_stored_chunk(struct writer *w, struct job *job)
 		.shuffle = e->shuffle,
 	};
 	r = output_write(w->opts.out, e->data, e->len);
+	if (!r && w->opts.stored)
+		r = w->opts.stored(w->opts.ctx, &c, e->data);
 	if (r)
 		return r;
-	count_chunk(&w->counts, e, job->len);
+	count_chunk(&w->counts, &c);
 	return add_chunk(w, &c, job);
 }
 
@@ -812,6 +814,24 @@ static void release_worker(struct worker *worker)
 	free(worker->check);
 }
 
+/* what is there already comes first in the table, as it does in the file; what the source no longer has just stays */
+static int take_held(struct writer *w)
+{
+	for (size_t i = 0; w->opts.held && i < w->opts.held->n; i++) {
+		const struct thaw_chunk *c = table_at(w->opts.held, i);
+		struct thaw_chunk *slot = table_push(&w->chunks);
+
+		if (!slot)
+			return -ENOMEM;
+		*slot = *c;
+		if (dedup_add(&w->known, le64_get(c->hash), (uint32_t)i))
+			return -ENOMEM;
+		count_chunk(&w->counts, c);
+	}
+	w->counts.held_bytes = w->counts.chunk_bytes;
+	return 0;
+}
+
 static int set_up_tables(struct writer *w)
 {
 	table_init(&w->chunks, sizeof(struct thaw_chunk));
@@ -834,7 +854,7 @@ static int set_up_tables(struct writer *w)
 		if (r)
 			return r;
 	}
-	return 0;
+	return take_held(w);
 }
 
 static int set_up_ring(struct writer *w)

@@ -41,6 +41,11 @@ struct writer_opts {
 	int (*input_done)(void *ctx, struct writer_input *input);
 	/* open file @ino again, to compare a chunk where the output cannot be read; descriptor or -errno */
 	int (*reopen)(void *ctx, uint32_t ino);
+	/* a chunk was written, of which @data are the bytes as stored; may be NULL. An error ends the pack */
+	int (*stored)(void *ctx, const struct thaw_chunk *c, const void *data);
+	/* struct thaw_chunk of what the output holds already, in file order; may be NULL. Used where the source has the
+	 * same */
+	const struct table *held;
 	void *ctx;
 	const volatile int *stop;
 };
@@ -52,6 +57,7 @@ struct writer_file {
 
 struct writer_counts {
 	uint64_t chunk_bytes, stored_bytes, base_bytes;
+	uint64_t held_bytes; /* of chunk_bytes, those of opts.held */
 	uint64_t n_raw, n_zstd, n_lz4, n_shuffled, n_base;
 };
 

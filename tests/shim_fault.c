@@ -5,7 +5,7 @@
  * FAULT_CALLS  names, separated by commas, of the calls that count (see the list below); unset: none fails
  * FAULT_AT     the how manieth of them fails, from 1
  * FAULT_ERRNO  number of the error; 0: nothing fails, but a read or write transfers half of what it was asked to;
- *              "flip": a write stores one bit wrong
+ *              "flip": a write stores one bit wrong; "stall": the call never returns, whatever signal comes
  * FAULT_PATH   only calls on a descriptor or name whose path holds this text count
  * FAULT_FOR    how many calls fail in a row (default 1)
  * FAULT_MARK   file that is made when the call has failed: without it, the program has made fewer calls
@@ -95,6 +95,8 @@ static int fault(const char *call, int fd, const char *name)
 	if (now)
 		mark();
 	errno = saved;
+	while (now && err && !strcmp(err, "stall"))
+		pause();
 	if (now && err && !strcmp(err, "flip"))
 		return FLIP;
 	return now ? (err ? atoi(err) : EIO) : -1;

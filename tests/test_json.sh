@@ -88,6 +88,9 @@ head -c 300000 store/serial-000001.thaw >store/.serial-000005.thaw.partial
 run series 1 "$thawfs" series --json store
 [ "$(jq -c '[.series[].images[].state]' series.1.json)" = '["complete","complete","complete","partial","partial","complete"]' ] ||
 	fail "states: $(jq -c '[.series[].images[].state]' series.1.json)"
+run snap 4 "$thawfs" snap --json --job sim --rank 0 --ranks 1 --step x serial store
+run series 3 "$thawfs" series --json store
+rm store/sim*
 exec 9>store/.serial.lock
 flock 9
 run series 2 "$thawfs" series --json store serial # as if another snap were running

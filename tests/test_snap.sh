@@ -130,6 +130,102 @@ wait
 [ "$(readlink store/state-latest)" = "$(newest)" ] || fail "six at once: the link leads to $(readlink store/state-latest)"
 restores store/latest state
 
+# a full store: the message, exit code 7, nothing left, the checkpoint of before as it was
+if [ "$(id -u)" = 0 ] && mkdir full && mount -t tmpfs -o size=12m none full 2>/dev/null; then
+	on_exit umount "$T/full"
+	must "$thawfs" snap -q state full
+	must_fail 7 "$thawfs" snap --base none state full
+	says "No space left on device"
+	[ "$(ls -A full)" = "$(printf '.state.lock\nlatest\nstate-000001.thaw\nstate-latest')" ] || fail "left in the full store: $(ls -A full)"
+	restores full/latest state
+fi
+
+# stopped: what is stored is used again, and the image is the same as without the stop
+mkdir slow straight
+must "$thawfs" snap -q state straight
+must_fail 4 "$thawfs" snap --timeout 1 --rate 2M state slow
+says "kept for the next run"
+[ "$(state .state-000001.thaw.partial slow)" = partial ] || fail "after a stop: $("$thawfs" series slow)"
+[ ! -e slow/latest ] || fail "a link to nothing"
+must "$thawfs" snap --json state slow >slow.json 2>/dev/null
+[ "$(jq .resumed_bytes slow.json)" -ge 1000000 ] || fail "nothing was used again: $(cat slow.json)"
+must cmp slow/state-000001.thaw straight/state-000001.thaw
+[ -z "$(find slow -name '.*.journal')" ] || fail "the journal is still there"
+# by a signal
+"$thawfs" snap -q --base none --rate 2M state slow 2>out &
+snap=$!
+sleep 1
+kill -TERM $snap
+wait $snap
+[ $? -eq 4 ] || fail "SIGTERM: $(cat out)"
+# what is left has been damaged, cut, or lies about itself; the source has changed; still the image is right
+cp slow/.state-000002.thaw.partial kept.partial
+cp slow/.state-000002.thaw.journal kept.journal
+spoil() { # COMMAND: what to do to the files p and j
+	local p=slow/.state-000002.thaw.partial j=slow/.state-000002.thaw.journal
+	rm -f slow/state-000002.thaw
+	cp kept.partial $p
+	cp kept.journal $j
+	eval "$1"
+	must "$thawfs" snap -q --base none state slow 2>/dev/null
+	must "$thawfs" verify -q slow/state-000002.thaw
+	restores slow/state-000002.thaw state
+}
+# shellcheck disable=SC2016
+for how in 'flip $p 5000' 'flip $p 100' 'truncate -s 500000 $p' 'truncate -s 0 $p' 'rm $p' 'flip $j 60' 'truncate -s 100 $j' \
+	'head -c 5000 /dev/urandom >$j' 'dd if=/dev/zero of=$p bs=1k seek=100 count=200 conv=notrunc status=none' \
+	'mv state/slab2 state/slab0; echo new >state/slab2' 'cat $p >>$p.2; cat $p.2 >>$p; rm $p.2'; do
+	spoil "$how"
+done
+
+# killed at any moment: the newest is there and whole, and at the end one run does it
+mkdir killed
+cp -r state before
+must "$thawfs" snap -q state killed
+for i in $(seq "$(long_or 100 8)"); do
+	dd if=/dev/urandom of=state/slab3 bs=1k count=500 seek=$((i * 3 % 1000)) conv=notrunc status=none
+	"$thawfs" snap -q --keep 3 --rate 6M state killed 2>/dev/null &
+	snap=$!
+	sleep 0.0$((RANDOM % 10))$((RANDOM % 10))
+	kill -9 $snap 2>/dev/null
+	wait $snap 2>/dev/null
+	latest=killed/$("$thawfs" series --json killed | jq -r '.series[0].latest')
+	must "$thawfs" verify -q "$latest"
+	rm -rf back
+	must "$thawfs" unpack -q "$latest" back
+	diff -rq back before >/dev/null || diff -rq back state >/dev/null || fail "killed $i: $latest is neither the state of before nor this one"
+	# the state that a complete image holds is the next one's "before"
+	diff -rq back state >/dev/null && rm -rf before && cp -r state before
+done
+must "$thawfs" snap -q --base none state killed 2>/dev/null
+restores killed/latest state
+must "$thawfs" clean -q killed
+[ -z "$(find killed -name '.*.partial' -o -name '.*.journal')" ] || fail "clean left $(ls -A killed)"
+
+# a store that fails for a while, one that fails for longer, one that hangs
+shim=$bin/shim_fault.so
+if [ -z "${THAW_SAN:-}" ]; then
+	mkdir flaky
+	LD_PRELOAD=$shim FAULT_CALLS=write FAULT_AT=5 FAULT_ERRNO=5 FAULT_PATH=.partial must "$thawfs" snap -q state flaky 2>out
+	grep -q "trying again" out || fail "no retry: $(cat out)"
+	restores flaky/latest state
+	LD_PRELOAD=$shim FAULT_CALLS=write FAULT_AT=9 FAULT_FOR=1000 FAULT_ERRNO=5 FAULT_PATH=.partial \
+		must_fail 1 "$thawfs" snap -q --base none state flaky
+	says "Input/output error"
+	must "$thawfs" snap --json --base none state flaky >flaky.json 2>/dev/null
+	[ "$(jq .resumed_bytes flaky.json)" -gt 0 ] || fail "after an error: $(cat flaky.json)"
+	restores flaky/latest state
+	# what fsync reports may be lost although it can be read: not to be used again
+	LD_PRELOAD=$shim FAULT_CALLS=fsync FAULT_AT=1 FAULT_ERRNO=5 FAULT_PATH=.partial must_fail 1 "$thawfs" snap -q --base none state flaky
+	[ -z "$(find flaky -name '.*.partial' -o -name '.*.journal')" ] || fail "kept after a failed fsync: $(ls -A flaky)"
+	for call in write fsync rename; do
+		LD_PRELOAD=$shim FAULT_CALLS=$call FAULT_AT=1 FAULT_ERRNO=stall FAULT_PATH=partial \
+			must_fail 4 timeout 60 "$thawfs" snap -q --timeout 1 --base none state flaky
+		[ "$(readlink flaky/state-latest)" = state-000002.thaw ] || fail "published by a store that hangs in $call"
+		restores flaky/latest state
+	done
+fi
+
 # what cannot be
 must_fail 1 "$thawfs" snap state s3://bucket/prefix
 says "only directories can hold a series"
