@@ -132,6 +132,17 @@ static int prefetch_option(const char *text, struct fs_config *cfg)
 	return -EINVAL;
 }
 
+/* standard output and its kin have uses of their own: what we write to and close is a copy */
+static int notify_option(int fd, struct fs_config *cfg)
+{
+	int own = fd <= STDERR_FILENO ? fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1) : fd;
+
+	if (own < 0 || fcntl(own, F_SETFD, FD_CLOEXEC) < 0)
+		return -EBADF;
+	cfg->notify_fd = own;
+	return 0;
+}
+
 static int set_option(struct fs_config *cfg, enum option_id id, const char *value)
 {
 	uint64_t bytes;
@@ -157,10 +168,7 @@ static int set_option(struct fs_config *cfg, enum option_id id, const char *valu
 		return number_option(value, 0, UINT32_MAX - 1, &cfg->gid);
 	case OPT_NOTIFY_FD:
 		err = number_option(value, 0, INT_MAX, &n);
-		if (!err && fcntl((int)n, F_SETFD, FD_CLOEXEC) < 0)
-			err = -EBADF;
-		cfg->notify_fd = (int32_t)n;
-		return err;
+		return err ? err : notify_option((int)n, cfg);
 	case OPT_TIMEOUT:
 		return number_option(value, 0, 10L * 365 * 86400, &cfg->timeout_s);
 	case OPT_READAHEAD:
@@ -238,17 +246,47 @@ static void to_syslog(enum log_level level, const char *line, void *ctx)
 	syslog(levels[level], "%s", line);
 }
 
-static void go_quiet(void)
+/* have the descriptors @first to @last lead nowhere */
+static void to_null(int first, int last)
 {
 	int fd = open("/dev/null", O_RDWR | O_CLOEXEC);
 
-	if (fd >= 0) {
-		dup2(fd, STDIN_FILENO);
-		dup2(fd, STDOUT_FILENO);
-		dup2(fd, STDERR_FILENO);
-	}
+	for (int i = first; i <= last && fd >= 0; i++)
+		dup2(fd, i);
 	if (fd > STDERR_FILENO)
 		close(fd);
+}
+
+static int by_number(const void *a, const void *b)
+{
+	int x = *(const int *)a, y = *(const int *)b;
+
+	return x < y ? -1 : x > y;
+}
+
+/*
+ * What the caller left open for us would stay open as long as the mount: a pipe whose reader waits for its end, a lock.
+ * Only standard error is still needed, until the mount answers, and @kept.
+ */
+static void let_go(int kept[], size_t n)
+{
+	unsigned from = STDERR_FILENO + 1;
+
+	to_null(STDIN_FILENO, STDOUT_FILENO);
+	qsort(kept, n, sizeof(*kept), by_number);
+	for (size_t i = 0; i < n; i++) {
+		if (kept[i] < (int)from)
+			continue;
+		if (kept[i] > (int)from)
+			close_range(from, (unsigned)kept[i] - 1, 0);
+		from = (unsigned)kept[i] + 1;
+	}
+	close_range(from, ~0u, 0);
+}
+
+static void go_quiet(void)
+{
+	to_null(STDERR_FILENO, STDERR_FILENO);
 	openlog("thawfs", LOG_PID, LOG_DAEMON);
 	log_set_sink(to_syslog, NULL);
 }
@@ -333,7 +371,7 @@ static int run_mount(const struct fs_config *cfg, const struct control_msg *imag
 		close(pipe[1]);
 		return wait_for_answer(pipe[0], pid);
 	}
-	close(pipe[0]);
+	let_go((int[]){ pipe[1], image_fd, cfg->notify_fd }, 3);
 	setsid();
 	if (chdir("/"))
 		log_detail("cannot change to /: %s", strerror(errno));

@@ -34,6 +34,7 @@
 #include "fs/session.h"
 #include "fs/stats.h"
 
+#define WORKER_SOCK    (STDERR_FILENO + 1)
 #define MAX_WORKERS    16 /* with those that are dying */
 #define RESEND_MS      15
 #define RESPAWN_MS     500                          /* between two starts of a standby that failed */
@@ -126,17 +127,23 @@ static int brief(const struct supervisor *sup, int sock, int sentinel)
 	return err ? err : control_send_type(sock, CONTROL_SETTLED, -1);
 }
 
-/* in the child: become a worker with nothing of ours but @sock and @log */
+/* in the child: become a worker that has nothing open but @sock, and @log to write to */
 static void exec_worker(int sock, int log)
 {
 	char *argv[] = { "thawfs", "mount", "--worker", NULL };
+	int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
 	char number[16];
 	sigset_t none;
 
-	snprintf(number, sizeof(number), "%d", sock);
+	/* the standard ones are never free (main()), so all that is ours lies above them */
+	if (null < 0 || dup2(null, STDIN_FILENO) < 0 || dup2(log, STDOUT_FILENO) < 0 || dup2(log, STDERR_FILENO) < 0)
+		_exit(127);
+	if (sock == WORKER_SOCK ? fcntl(sock, F_SETFD, 0) < 0 : dup2(sock, WORKER_SOCK) < 0)
+		_exit(127);
+	/* in the foreground the caller's are still among them */
+	close_range(WORKER_SOCK + 1, ~0u, 0);
+	snprintf(number, sizeof(number), "%d", WORKER_SOCK);
 	setenv(CONTROL_FD_ENV, number, 1);
-	fcntl(sock, F_SETFD, 0);
-	dup2(log, STDERR_FILENO);
 	sigemptyset(&none);
 	sigprocmask(SIG_SETMASK, &none, NULL);
 	execv("/proc/self/exe", argv);

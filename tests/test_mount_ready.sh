@@ -40,6 +40,57 @@ unmount "$mnt" "$daemon"
 must cmp "$T/src/file" "$mnt/file"
 unmount "$mnt" "$(status "$mnt" .supervisor_pid)"
 
+# nothing of the caller's stays open in the daemon: not a pipe that somebody reads to its end, not a lock
+mounted() { timeout 20 "$thawfs" mount "$@" "$T/i.thaw" "$mnt"; }
+foreign() { # PID...: what they have open that they did not open
+	local fd to
+	for fd in $(printf '/proc/%s/fd/* ' "$@"); do
+		to=$(readlink "$fd") || continue
+		case $to in
+		*:\[*\] | /dev/null | /dev/fuse | "$T/i.thaw" | /memfd:thawfs*) ;;
+		*) echo "$fd -> $to" ;;
+		esac
+	done
+}
+# a worker is a moment old, and may be loading its libraries
+clean() { [ -z "$(foreign "$@")" ]; }
+ours() { status "$mnt" .supervisor_pid; }
+workers() { pgrep -P "$1" | tr '\n' ' '; }
+two_workers() { [ "$(workers "$1" | wc -w)" = 2 ] && [ "$(status "$mnt" .workers.started)" = 2 ]; }
+no_lock() { flock -n "$T/lock" true; }
+
+said=$(mounted) || fail "a mount whose output is read does not return"
+[ -z "$said" ] || fail "mount printed '$said'"
+unmount "$mnt" "$(ours)"
+said=$(mounted -o notify_fd=1; echo end) || fail "notify_fd=1"
+[ "$said" = "$(printf '\nend')" ] || fail "notify_fd=1 gave '$said'"
+unmount "$mnt" "$(ours)"
+mkfifo "$T/pipe"
+timeout 20 cat "$T/pipe" >"$T/piped" &
+reader=$!
+must mounted 7>"$T/pipe" 8>"$T/eight" 19<"$T/src/file" >"$T/one" 2>"$T/two" <"$T/src/file"
+wait $reader || fail "a pipe that the caller had open does not end"
+sup=$(ours)
+wait_until 10 two_workers "$sup" || fail "no standby"
+# shellcheck disable=SC2046
+set -- "$sup" $(workers "$sup")
+wait_until 10 clean "$@" || fail "still open in the daemon: $(foreign "$@")"
+unmount "$mnt" "$sup"
+if command -v flock >/dev/null; then
+	must timeout 20 flock "$T/lock" "$thawfs" mount "$T/i.thaw" "$mnt"
+	must no_lock
+	unmount "$mnt" "$(ours)"
+fi
+
+# in the foreground it is the caller's program, with what it was given; its workers are not
+mount_image "$T/i.thaw" "$mnt" 7>"$T/seven" 9<"$T/src/file"
+wait_until 10 two_workers "$daemon" || fail "no standby"
+# shellcheck disable=SC2046
+set -- $(workers "$daemon")
+wait_until 10 clean "$@" || fail "still open in the workers: $(foreign "$@")"
+foreign "$daemon" | grep -q "fd/9 -> $T/src/file" || fail "closed in the foreground"
+unmount "$mnt" "$daemon"
+
 # many times (nydus 1693): the right bytes each time, and no process left
 for i in $(seq 1 "$(long_or 300 30)"); do
 	echo "round $i" >"$T/src/round"
