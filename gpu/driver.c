@@ -39,6 +39,11 @@ const char *gpu_error(void)
 	return last_error[0] ? last_error : "unknown error";
 }
 
+void gpu_keep_error(const char *text)
+{
+	snprintf(last_error, sizeof(last_error), "%s", text);
+}
+
 static void keep_error(const char *fmt, va_list ap)
 {
 	vsnprintf(last_error, sizeof(last_error), fmt, ap);

@@ -33,6 +33,8 @@ int gpu_driver_version(const struct gpu_driver *drv);
 
 /* what the last call of this thread that failed said; never NULL */
 const char *gpu_error(void);
+/* the same text in another thread; nothing is logged */
+void gpu_keep_error(const char *text);
 /* log @fmt as an error, and keep it for gpu_error(); returns @r */
 int gpu_fail(int r, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
