@@ -21,6 +21,7 @@
 	X(prune)     \
 	X(clean)     \
 	X(restart)   \
+	X(gpu)       \
 	X(help)
 
 #define X(name) extern const struct verb verb_##name;

@@ -130,8 +130,12 @@ static int result(struct gpu *gpu, cu_result code, const char *what, uint64_t nu
 
 	if (code == CU_SUCCESS)
 		return 0;
-	if (is_sticky(code) && atomic_compare_exchange_strong(&gpu->lost, &none, code))
-		log_warn("GPU %u is lost to this process", gpu->info->ordinal);
+	if (is_sticky(code) && !atomic_compare_exchange_strong(&gpu->lost, &none, code)) {
+		/* said already, and all that follows from it would be many lines */
+		if (!last_error[0])
+			gpu_keep_error("the GPU is lost");
+		return cuda_errno(code);
+	}
 	return cuda_fail(gpu->drv, code, "GPU %u: cannot %s (%llu)", gpu->info->ordinal, what,
 			 (unsigned long long)number);
 }
@@ -256,6 +260,11 @@ static int read_device(struct gpu_driver *drv, unsigned ordinal)
 	if (code)
 		return cuda_fail(drv, code, "cannot ask GPU %u what it is", ordinal);
 	info->name[sizeof(info->name) - 1] = info->pci[sizeof(info->pci) - 1] = '\0';
+	/* it goes into JSON and messages */
+	for (char *p = info->name; *p; p++) {
+		if (*p < ' ' || *p > '~')
+			*p = '?';
+	}
 	info->total_bytes = total;
 	info->major = (unsigned)major;
 	info->minor = (unsigned)minor;
@@ -397,10 +406,12 @@ static cu_result enter(struct gpu *gpu)
 			code_ = (gpu)->drv->cu.call;          \
 		result(gpu, code_, what, (uint64_t)(number)); \
 	})
-/* the same for what gives something back, which has to be called in any case */
+/* the same for what gives something back, which has to be called in any case: an error of before is told only once */
 #define GIVE_BACK(gpu, call, what, number)                                      \
 	({                                                                      \
 		cu_result code_ = enter(gpu), code2_;                           \
+		if (code_)                                                      \
+			enter(gpu);                                             \
 		code2_ = (gpu)->drv->cu.call;                                   \
 		result(gpu, code2_ ? code2_ : code_, what, (uint64_t)(number)); \
 	})

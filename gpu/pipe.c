@@ -200,12 +200,17 @@ static int put_copy(struct run *run, struct slot *slot, uint64_t number)
 static int take_piece(struct run *run, struct slot *slot)
 {
 	struct gpu_piece *piece = &slot->piece;
-	int r = run->feed->stop && *run->feed->stop ? -ECANCELED : run->feed->next(run->feed->ctx, piece);
+	int r;
 
+	if (run->feed->stop && *run->feed->stop) {
+		gpu_keep_error("given up");
+		return -ECANCELED;
+	}
+	r = run->feed->next(run->feed->ctx, piece);
 	if (r <= 0)
 		return r;
 	if (!piece->len || ((!piece->zero || run->direction == GPU_OUT) && piece->len > run->pipe->opts.slot_bytes))
-		return -EINVAL;
+		return gpu_fail(-EINVAL, "a piece of %llu bytes cannot be copied", (unsigned long long)piece->len);
 	return 1;
 }
 
@@ -334,7 +339,7 @@ static unsigned start_workers(struct run *run, struct pipe_worker *workers, unsi
 	return started;
 }
 
-static void add_profile(struct gpu_profile *to, const struct gpu_profile *from)
+void gpu_profile_add(struct gpu_profile *to, const struct gpu_profile *from)
 {
 	to->bytes += from->bytes;
 	to->zero_bytes += from->zero_bytes;
@@ -376,6 +381,6 @@ int gpu_pipe_run(struct gpu_pipe *pipe, enum gpu_direction direction, const stru
 	pthread_mutex_destroy(&run.lock);
 	run.profile.wall_ns = now_ns() - start;
 	if (profile)
-		add_profile(profile, &run.profile);
+		gpu_profile_add(profile, &run.profile);
 	return run.error;
 }

@@ -66,6 +66,8 @@ struct gpu_profile {
 	uint64_t done_ns; /* in done() */
 };
 
+void gpu_profile_add(struct gpu_profile *to, const struct gpu_profile *from);
+
 /*
  * gpu_pipe_run - move all pieces of @feed; one run at a time
  * @profile:  may be NULL

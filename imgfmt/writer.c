@@ -33,12 +33,13 @@ enum verdict {
 
 struct job {
 	uint8_t *in, *out;
-	struct writer_input *input; /* NULL: a pool, @in is filled */
+	struct writer_input *input; /* NULL: @in is filled already */
+	bool is_pool;               /* what it becomes is for many extents */
 	uint64_t off;
 	uint32_t len;
 	uint32_t ino;
 	uint64_t pending; /* which pending extent it decides; pools: unused */
-	uint32_t pool;    /* number of the pool, when @input is NULL */
+	uint32_t pool;    /* number of the pool, when it is one */
 	/* results */
 	uint64_t hash;
 	struct encoded encoded;
@@ -391,10 +392,10 @@ static int process(struct worker *worker, struct job *job, uint64_t seq)
 				  strerror(-r));
 			return r;
 		}
-		if (is_zero(job->in, job->len)) {
-			job->verdict = JOB_ZERO;
-			return 0;
-		}
+	}
+	if (!job->is_pool && is_zero(job->in, job->len)) {
+		job->verdict = JOB_ZERO;
+		return 0;
 	}
 	job->hash = XXH3_64bits(job->in, job->len);
 	if (w->opts.out->seekable) {
@@ -477,7 +478,7 @@ static int64_t add_chunk(struct writer *w, const struct thaw_chunk *c, const str
 
 		if (!o)
 			return -ENOMEM;
-		/* a pool has no single place in the source */
+		/* a pool has no single place in the source, and bytes that were given have none at all */
 		if (!job->input)
 			return number;
 		*o = (struct origin){ .ino = job->ino, .off = job->off };
@@ -579,7 +580,7 @@ static int place(struct writer *w, const struct job *job, uint32_t chunk)
 {
 	struct pending *p;
 
-	if (!job->input) {
+	if (job->is_pool) {
 		*(uint32_t *)table_at(&w->pools, job->pool) = chunk;
 		return 0;
 	}
@@ -624,6 +625,7 @@ static struct job *next_job(struct writer *w)
 		commit_one(w);
 	job = &w->jobs[w->submitted % w->n_jobs];
 	job->input = NULL;
+	job->is_pool = false;
 	job->error = 0;
 	return job;
 }
@@ -653,26 +655,46 @@ int writer_hole(struct writer *w, uint32_t ino, uint64_t off, uint64_t len)
 	return w->error = r;
 }
 
-int writer_chunk(struct writer *w, struct writer_input *input, uint64_t off, uint32_t len)
+/* a job for a piece of a file, not submitted yet; NULL: see w->error */
+static struct job *piece_job(struct writer *w, uint32_t ino, uint64_t off, uint32_t len)
 {
-	const struct pending p = { .off = off, .len = len, .ino = input->ino };
+	const struct pending p = { .off = off, .len = len, .ino = ino };
 	struct job *job;
-	int r;
 
 	if (stopped(w))
-		return w->error;
+		return NULL;
 	job = next_job(w);
 	if (w->error)
-		return w->error;
-	r = add_pending(w, &p);
-	if (r)
-		return w->error = r;
+		return NULL;
+	w->error = add_pending(w, &p);
+	if (w->error)
+		return NULL;
 	job->pending = w->pending_tail - 1;
-	job->input = input;
-	job->ino = input->ino;
+	job->ino = ino;
 	job->off = off;
 	job->len = len;
+	return job;
+}
+
+int writer_chunk(struct writer *w, struct writer_input *input, uint64_t off, uint32_t len)
+{
+	struct job *job = piece_job(w, input->ino, off, len);
+
+	if (!job)
+		return w->error;
+	job->input = input;
 	input->refs++;
+	submit(w);
+	return 0;
+}
+
+int writer_bytes(struct writer *w, uint32_t ino, uint64_t off, const void *bytes, uint32_t len)
+{
+	struct job *job = piece_job(w, ino, off, len);
+
+	if (!job)
+		return w->error;
+	memcpy(job->in, bytes, len);
 	submit(w);
 	return 0;
 }
@@ -691,6 +713,7 @@ static int close_pool(struct writer *w)
 	job->in = w->pool_buf;
 	w->pool_buf = buf;
 	job->len = w->pool_len;
+	job->is_pool = true;
 	job->pool = (uint32_t)w->pools.n - 1;
 	w->pool_len = 0;
 	submit(w);

@@ -71,6 +71,8 @@ void writer_free(struct writer *w);
 int writer_hole(struct writer *w, uint32_t ino, uint64_t off, uint64_t len);
 /* a piece of at most the chunk size, read by a worker */
 int writer_chunk(struct writer *w, struct writer_input *input, uint64_t off, uint32_t len);
+/* the same with bytes that are there already; they are copied */
+int writer_bytes(struct writer *w, uint32_t ino, uint64_t off, const void *bytes, uint32_t len);
 /* a small piece; the bytes are copied */
 int writer_small(struct writer *w, uint32_t ino, uint64_t off, const void *bytes, uint32_t len);
 

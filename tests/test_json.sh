@@ -101,6 +101,12 @@ run prune 2 "$thawfs" prune --json --keep 1 store serial
 run clean 1 "$thawfs" clean --json -n store
 run clean 2 "$thawfs" clean --json store
 
+# device buffers, with the double of the driver
+export THAWFS_LIBCUDA=$bin/double/libcuda.so.1
+run gpu 1 "$thawfs" gpu devices --json
+run gpu 2 "$thawfs" gpu save --json -o gpu.thaw tree/ckpt.dmtcp
+run gpu 3 "$thawfs" gpu load --json --read-back gpu.thaw
+
 # names: the bytes come back
 python3 - ls.1.json <<'PY' || fail "the name did not come back"
 import json, os, sys
@@ -109,7 +115,7 @@ sys.exit(0 if b"not\xffutf8\n" in paths else 1)
 PY
 
 status=0
-for verb in pack unpack ls du info maps diff verify snap series prune clean; do
+for verb in pack unpack ls du info maps diff verify snap series prune clean gpu; do
 	documented $verb >want
 	[ -s want ] || fail "JSON.md says nothing about $verb"
 	cat "$verb".*.json | jq -c . | while read -r line; do keys <<<"$line"; done | sort -u >got

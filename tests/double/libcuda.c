@@ -19,6 +19,13 @@
 #define EXPORT                                     __attribute__((visibility("default")))
 #define MAX_DEVICES                                16
 #define GRANULARITY                                (2ul << 20)
+/*
+ * Addresses of the driver's choice: where no process has anything else, also under a sanitizer, so that what one was
+ * given is free in another
+ */
+#define FIRST_ADDRESS                              0x7ea000000000ul
+#define LAST_ADDRESS                               0x7ef000000000ul
+#define MIDDLE_ADDRESS                             0x7ec800000000ul
 #define RUBBISH                                    0xa5
 /* so much of an allocation is filled with rubbish entirely, of larger ones a page in each 2 MiB */
 #define RUBBISH_FULL                               (32ul << 20)
@@ -547,21 +554,27 @@ cu_result cuMemGetAllocationGranularity(size_t *bytes, const struct cu_prop *pro
 static cu_ptr take_addresses(size_t size, cu_ptr hint)
 {
 	const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
-	uint8_t *p, *aligned;
+	static uintptr_t next;
+	uint8_t *p;
 
 	if (hint && !set.refuse) {
 		p = mmap((void *)(uintptr_t)hint, size, PROT_NONE, flags | MAP_FIXED_NOREPLACE, -1, 0);
 		if (p != MAP_FAILED)
 			return (cu_ptr)(uintptr_t)p;
 	}
-	p = mmap(NULL, size + GRANULARITY, PROT_NONE, flags, -1, 0);
-	if (p == MAP_FAILED)
-		return 0;
-	aligned = (uint8_t *)(((uintptr_t)p + GRANULARITY - 1) & ~(GRANULARITY - 1));
-	if (aligned > p)
-		munmap(p, (size_t)(aligned - p));
-	munmap(aligned + size, GRANULARITY - (size_t)(aligned - p));
-	return (cu_ptr)(uintptr_t)aligned;
+	for (unsigned tries = 0; tries < 100000; tries++) {
+		/* what is refused is not given by chance either */
+		if (set.refuse && next < MIDDLE_ADDRESS)
+			next = MIDDLE_ADDRESS;
+		if (next < FIRST_ADDRESS || next + size > LAST_ADDRESS)
+			next = FIRST_ADDRESS;
+		p = mmap((void *)next, size, PROT_NONE, flags | MAP_FIXED_NOREPLACE, -1, 0);
+		next += size;
+		if (p != MAP_FAILED)
+			return (cu_ptr)(uintptr_t)p;
+		next = next - size + GRANULARITY;
+	}
+	return 0;
 }
 
 static struct range *add_range(size_t size, cu_ptr hint)
