@@ -9,6 +9,8 @@
  *                                             one page in each of N MiBs, in no order, from those that are data in
  *                                             REFERENCE; random: after MADV_RANDOM; again: all a second time, and
  *                                             only that counts
+ *   bench_probe scatter FILE PERCENT BYTES    after MADV_RANDOM, so many of the pages with data of each BYTES of the
+ *                                             file, in no order
  *   bench_probe crowd N together|apart FILE...  N processes, each reads one of the files to the end
  *
  * Prints seconds; for faults microseconds, the median and the 99th percentile.
@@ -166,6 +168,17 @@ static uint64_t random_number(void)
 	return x;
 }
 
+static void shuffle(uint64_t *pages, size_t n)
+{
+	for (size_t i = n; i > 1; i--) {
+		size_t k = random_number() % i;
+		uint64_t swap = pages[i - 1];
+
+		pages[i - 1] = pages[k];
+		pages[k] = swap;
+	}
+}
+
 /* a page of each MiB that has data, in no order */
 static uint64_t *choose_pages(const char *path, size_t *ret_n)
 {
@@ -183,13 +196,7 @@ static uint64_t *choose_pages(const char *path, size_t *ret_n)
 		if (data >= 0 && (uint64_t)data < slot + PIECE)
 			pages[n++] = align_down((uint64_t)data, 4096);
 	}
-	for (size_t i = n; i > 1; i--) {
-		size_t k = random_number() % i;
-		uint64_t swap = pages[i - 1];
-
-		pages[i - 1] = pages[k];
-		pages[k] = swap;
-	}
+	shuffle(pages, n);
 	close(fd);
 	*ret_n = n;
 	return pages;
@@ -234,6 +241,42 @@ static void faults(const char *path, size_t n, const char *reference, bool rando
 	printf("%.2f %.2f\n", times[n / 2] * 1e6, times[n * 99 / 100] * 1e6);
 	free(times);
 	free(pages);
+}
+
+static double scatter(const char *path, unsigned percent, uint64_t step)
+{
+	uint64_t size, *pages = NULL;
+	int fd = open_file(path, &size);
+	const volatile uint8_t *map = map_file(path, &size);
+	double sum = 0;
+
+	if (madvise((void *)(uintptr_t)map, size, MADV_RANDOM))
+		err(1, "madvise");
+	pages = calloc(step / 4096 + 1, sizeof(*pages));
+	if (!pages || step < 4096)
+		errx(1, "no memory");
+	for (uint64_t from = 0; from < size; from += step) {
+		size_t n = 0;
+		double start;
+
+		for (uint64_t at = from; at < from + step && at < size; at += 4096) {
+			off_t data = lseek(fd, (off_t)at, SEEK_DATA);
+
+			if (data < 0)
+				break;
+			at = align_down((uint64_t)data, 4096);
+			if (at < from + step)
+				pages[n++] = at;
+		}
+		shuffle(pages, n);
+		start = now();
+		for (size_t i = 0; i < n * percent / 100; i++)
+			(void)map[pages[i]];
+		sum += now() - start;
+	}
+	close(fd);
+	free(pages);
+	return sum;
 }
 
 static void wait_one(void)
@@ -282,9 +325,11 @@ int main(int argc, char **argv)
 	else if (!strcmp(what, "faults") && argc >= 5)
 		faults(argv[2], strtoul(argv[3], NULL, 10), argv[4], argc > 5 && !strcmp(argv[5], "random"),
 		       !strcmp(argv[argc - 1], "again"));
+	else if (!strcmp(what, "scatter") && argc == 5)
+		printf("%.6f\n", scatter(argv[2], (unsigned)atoi(argv[3]), strtoull(argv[4], NULL, 0)));
 	else if (!strcmp(what, "crowd") && argc >= 5)
 		printf("%.6f\n", crowd((unsigned)atoi(argv[2]), !strcmp(argv[3], "together"), argv + 4, argc - 4));
 	else
-		errx(2, "usage: bench_probe evict|read|touch|faults|crowd ARGUMENTS (see the source)");
+		errx(2, "usage: bench_probe evict|read|touch|faults|scatter|crowd ARGUMENTS (see the source)");
 	return 0;
 }

@@ -21,7 +21,7 @@ _Static_assert(1u << (MIN_SHIFT + CLASSES - 1) == THAW_CHUNK_MAX, "largest class
 
 enum state { LOADING, READY, FAILED };
 
-/* all under cache->lock, but the bytes of data while LOADING and len and data while pinned */
+/* all under cache->lock, but the bytes of data while LOADING, and len, data and asked while pinned */
 struct cache_ref {
 	struct cache_key key;
 	enum state state;
@@ -29,6 +29,7 @@ struct cache_ref {
 	unsigned pins;
 	unsigned class;
 	bool cold;
+	_Atomic unsigned asked; /* not under lock */
 	uint32_t len;
 	void *data;
 	struct cache_ref *next_hash;
@@ -358,6 +359,11 @@ bool cache_has(struct cache *cache, const struct cache_key *key)
 	LOCK_GUARD(&cache->lock);
 	ref = find(cache, key);
 	return ref && ref->state == READY;
+}
+
+unsigned cache_ask(struct cache_ref *ref)
+{
+	return atomic_fetch_add_explicit(&ref->asked, 1, memory_order_relaxed) + 1;
 }
 
 const void *cache_data(const struct cache_ref *ref)

@@ -61,6 +61,9 @@ void cache_hold(struct cache *cache, struct cache_ref *ref);
 /* is it there, decoded? without pinning or counting */
 bool cache_has(struct cache *cache, const struct cache_key *key);
 
+/* one more reader asked for a small part of it. Return: how many have, as long as it has been decoded */
+unsigned cache_ask(struct cache_ref *ref);
+
 const void *cache_data(const struct cache_ref *ref);
 uint32_t cache_len(const struct cache_ref *ref);
 

@@ -548,7 +548,8 @@ static void reply_text(fuse_req_t req, struct text *text, size_t size, uint64_t 
 	text_put(text);
 }
 
-static int read_file(fuse_req_t req, const struct node *node, size_t size, uint64_t off, bool *ret_had_data)
+static int read_file(fuse_req_t req, const struct node *node, size_t size, uint64_t off, bool *ret_had_data,
+		     uint64_t *ret_push_at)
 {
 	_cleanup_slot_ struct slot *slot = NULL;
 	struct fs *fs = fs_of(req);
@@ -571,6 +572,7 @@ static int read_file(fuse_req_t req, const struct node *node, size_t size, uint6
 		stats_add(&fs->stats->read_bytes, size);
 	}
 	*ret_had_data = reader_had_data(reader);
+	*ret_push_at = reader_push_at(reader);
 	reader_release(reader);
 	return n < 0 ? n : 0;
 }
@@ -583,11 +585,14 @@ static void op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, stru
 	int err = show_node(fs, ino, &node);
 
 	if (!err && has_chunks(&node)) {
+		uint64_t push_at = READ_NO_PUSH;
 		bool had_data = false;
 
 		prefetch_read_begins(fs->prefetcher);
-		err = read_file(req, &node, size, (uint64_t)off, &had_data);
+		err = read_file(req, &node, size, (uint64_t)off, &had_data, &push_at);
 		prefetch_read_ends(fs->prefetcher, &node, handle_prefetch(&node, fi->fh), had_data);
+		if (push_at != READ_NO_PUSH && !(fi->flags & O_DIRECT))
+			prefetch_push(fs->prefetcher, &node, push_at);
 		if (!err)
 			return;
 	} else if (!err) {

@@ -32,6 +32,7 @@
 #define PLAN_MAX     (1u << 17)          /* runs of a working set that are used: 32 GiB of 256 KiB each */
 #define MAX_FAILURES 16                  /* so many chunks that cannot be had, one after the other, end a job */
 #define NONE         UINT64_MAX
+#define MAX_PUSHES   64 /* that wait */
 
 _Static_assert(PREFETCH_FILES % WAYS == 0, "table");
 
@@ -84,6 +85,11 @@ struct prefetcher {
 	/* under lock */
 	struct job jobs[MAX_JOBS];
 	unsigned last_job;
+	struct push {
+		struct node node;
+		uint64_t off;
+	} pushes[MAX_PUSHES]; /* a ring */
+	unsigned first_push, n_pushes;
 	uint64_t next_ns;              /* when the next bytes may go, by the bound of bandwidth */
 	uint8_t said[STATS_SLOTS / 8]; /* working sets that cannot be used */
 };
@@ -203,6 +209,95 @@ void prefetch_read_ends(struct prefetcher *p, const struct node *node, uint32_t 
 		p->demand--;
 	if (f && had_data && f->phase == PREFETCH_DONE)
 		f->missed = 1;
+}
+
+/* -- beside a read ------------------------------------------------------------------------------- */
+
+void prefetch_push(struct prefetcher *p, const struct node *node, uint64_t off)
+{
+	if (!p)
+		return;
+	LOCK_GUARD(&p->lock);
+	if (p->n_pushes == MAX_PUSHES) {
+		stats_add(&p->fs->stats->push_dropped, 1);
+		return;
+	}
+	p->pushes[(p->first_push + p->n_pushes++) % MAX_PUSHES] = (struct push){ *node, off };
+	pthread_cond_signal(&p->wake);
+}
+
+static bool push_goes_on(void *ctx, uint64_t len)
+{
+	const struct prefetcher *p = ctx;
+
+	(void)len;
+	return !p->stop;
+}
+
+static void beside(void *ctx, uint64_t len)
+{
+	const struct prefetcher *p = ctx;
+
+	stats_add(&p->fs->stats->pushed_bytes, len);
+}
+
+/* what of the file is in the chunk at @off: to the chunk's end, and from its beginning if that is there as well */
+static int chunk_range(const struct read_file *file, uint64_t off, struct image_run *ret)
+{
+	struct image_run run, first;
+	int err = read_map(file, off, &run);
+
+	if (!err && (run.kind != RUN_DATA || run.len == 0))
+		err = -ENODATA;
+	if (err)
+		return err;
+	if (run.chunk_off && run.chunk_off <= off && !read_map(file, off - run.chunk_off, &first) &&
+	    first.kind == RUN_DATA && first.img == run.img && first.chunk == run.chunk &&
+	    first.off + first.len == run.off + run.len)
+		run = first;
+	*ret = run;
+	return 0;
+}
+
+static bool is_decoded(const struct prefetcher *p, const struct image_run *run)
+{
+	struct cache_key key;
+	struct image *img;
+
+	if (image_chunk_resolve(run->img, run->chunk, &img, &key.chunk))
+		return false;
+	memcpy(key.id, image_info(img)->id, sizeof(key.id));
+	return cache_has(p->fs->cache, &key);
+}
+
+/* without the lock */
+static void do_push(struct worker *w, const struct push *push)
+{
+	struct prefetcher *p = w->p;
+	struct push_job job = { .ctx = p, .go_on = push_goes_on, .pushed = beside };
+	struct slot *slot = NULL;
+	struct read_file file;
+	struct image_run run;
+	int err = slots_get(p->fs->slots, push->node.slot, &slot);
+
+	if (!err)
+		err = read_file_init(slot, &push->node, &file);
+	if (!err)
+		err = chunk_range(&file, push->off, &run);
+	if (!err && !is_decoded(p, &run))
+		err = -EAGAIN;
+	if (!err) {
+		uint64_t end = run.off + run.len;
+
+		/* whole pages only: what they share with another chunk would have that one decoded */
+		job.file = &file;
+		end = end == file.size ? end : end & ~(uint64_t)4095;
+		if (align_up(run.off, 4096) < end)
+			err = push_range(w->pusher, &job, align_up(run.off, 4096), end);
+	}
+	if (err)
+		stats_add(&p->fs->stats->push_dropped, 1);
+	slot_put(slot);
 }
 
 /* -- beginning and end of a job ------------------------------------------------------------------ */
@@ -663,6 +758,16 @@ static bool work_once(struct worker *w)
 	}
 	if (p->stop)
 		return false;
+	if (p->n_pushes) {
+		struct push push = p->pushes[p->first_push];
+
+		p->first_push = (p->first_push + 1) % MAX_PUSHES;
+		p->n_pushes--;
+		pthread_mutex_unlock(&p->lock);
+		do_push(w, &push);
+		pthread_mutex_lock(&p->lock);
+		return true;
+	}
 	job = new_job(p);
 	if (job) {
 		uint64_t total = 0;

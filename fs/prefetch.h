@@ -35,6 +35,12 @@ void prefetch_free(struct prefetcher *p);
 uint32_t prefetch_opened(struct prefetcher *p, const struct node *node);
 void prefetch_closed(struct prefetcher *p, const struct node *node, uint32_t handle);
 
+/*
+ * prefetch_push - have the decoded chunk at @off of a file pushed into the page cache, by a thread of ours
+ * Dropped, and counted, when too many wait; and when the chunk is no longer decoded by then.
+ */
+void prefetch_push(struct prefetcher *p, const struct node *node, uint64_t off);
+
 /* a request to read begins and ends. @had_data: it was for more than holes */
 void prefetch_read_begins(struct prefetcher *p);
 void prefetch_read_ends(struct prefetcher *p, const struct node *node, uint32_t handle, bool had_data);

@@ -23,6 +23,8 @@
 #define ZERO_BYTES   ((size_t)64 << 10)
 #define BUFFER_BYTES ((size_t)1 << 20) /* the largest read the kernel sends, at first */
 #define TRIES        4
+#define SMALL_BYTES  16384u /* less than any read-ahead */
+#define PUSH_AT_ASK  2      /* on the first, sparse access would fill the page cache */
 
 /* written once at start, so that its pages are there when a reply is sent from them */
 static char zeros[ZERO_BYTES];
@@ -39,6 +41,7 @@ struct reader {
 	int n_pins;
 	bool spilled; /* all bytes so far are in buf, and so will the rest be */
 	bool had_data;
+	uint64_t push_at;
 	size_t len;
 };
 
@@ -310,6 +313,11 @@ void reader_release(struct reader *reader)
 	drop_pins(reader);
 }
 
+uint64_t reader_push_at(const struct reader *reader)
+{
+	return reader->push_at;
+}
+
 bool reader_had_data(const struct reader *reader)
 {
 	return reader->had_data;
@@ -365,6 +373,9 @@ static int add_data(struct reader *reader, const struct read_file *file, const s
 	}
 	if (err)
 		return err;
+	/* a second small read of a chunk: more will follow */
+	if (run->len <= SMALL_BYTES && cache_len(ref) > run->len && cache_ask(ref) == PUSH_AT_ASK)
+		reader->push_at = run->off;
 	if (!reader->spilled)
 		reader->pins[reader->n_pins++] = ref;
 	add_bytes(reader, (const char *)cache_data(ref) + run->chunk_off, run->len);
@@ -412,6 +423,7 @@ int reader_gather(struct reader *reader, const struct read_file *file, uint64_t 
 	reader->n_iov = 0;
 	reader->spilled = false;
 	reader->had_data = false;
+	reader->push_at = READ_NO_PUSH;
 	reader->len = 0;
 	while (!err && reader->len < len) {
 		struct image_run run;

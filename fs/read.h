@@ -53,6 +53,10 @@ void reader_free(struct reader *reader);
  */
 int reader_gather(struct reader *reader, const struct read_file *file, uint64_t off, size_t len, struct iovec *ret_iov);
 void reader_release(struct reader *reader);
+/* is it worth while to push what is beside the bytes gathered last into the page cache? Their offset, or READ_NO_PUSH
+ */
+uint64_t reader_push_at(const struct reader *reader);
+#define READ_NO_PUSH UINT64_MAX
 /* was there data in what was gathered last, or only holes? */
 bool reader_had_data(const struct reader *reader);
 

@@ -170,6 +170,32 @@ for why in "it belongs to another image" "it is damaged"; do
 done
 rm "$ws"
 
+# beside a read: the second small one of a chunk brings the rest of it in, the first does not; never with prefetch=off
+page() { dd if="$mnt/a" of=/dev/null bs=4k skip="$1" count=1 status=none; }
+beside() { prefetch pushed_bytes; }
+for mode in off ws; do
+	mount_image -o prefetch=$mode,readahead=4K "$T/i.thaw" "$mnt"
+	if [ "$(status "$mnt" .kernel.readahead_kb)" = 4 ]; then
+		exec 7<"$mnt/a"
+		page 5
+		page $((64 * 9 + 5))
+		[ "$(beside)" = 0 ] || fail "pushed after the first read of a chunk"
+		page 40
+		has_beside() { [ "$(beside)" -ge 262144 ]; }
+		if [ $mode = ws ]; then
+			wait_until 10 has_beside || fail "nothing is pushed beside a second read: $(prefetch pushed_bytes)"
+			[ "$(in_chunk 0)" -ge 32 ] || fail "pushed, but not resident: $(in_chunk 0)"
+			exec 7<&-
+			for f in a c.dmtcp; do must cmp "$T/src/$f" "$mnt/$f"; done
+			[ "$(beside)" -ge 2000000 ] || fail "$(beside) bytes pushed while all is read in pages"
+		else
+			exec 7<&-
+			[ "$(beside)" = 0 ] || fail "pushed though prefetch=off"
+		fi
+	fi
+	unmount "$mnt" "$daemon"
+done
+
 # damage: the rest is resident, the log says what is wrong, and only who asks for it gets an error
 mkdir "$T/bad"
 head -c 3M /dev/zero | tr '\0' x >"$T/bad/x"
