@@ -80,12 +80,17 @@ static struct hydrate_file *add(const struct hydrator *h, uint64_t node)
 	return f;
 }
 
+static bool has_chunks(const struct node *node)
+{
+	return node->kind == NODE_MEMBER || node->kind == NODE_MEM;
+}
+
 uint32_t hydrate_opened(struct hydrator *h, const struct node *node)
 {
 	struct hydrate_file *f;
 	uint64_t id = node_encode(node);
 
-	if (!h || node->kind != NODE_MEMBER)
+	if (!h || !has_chunks(node))
 		return 0;
 	LOCK_GUARD(&h->lock);
 	f = find(h, id);
@@ -100,7 +105,7 @@ uint32_t hydrate_opened(struct hydrator *h, const struct node *node)
 		return f->id;
 	}
 	f->cached++;
-	if (f->state == HYDRATE_NONE) {
+	if (f->state == HYDRATE_NONE && !table(h)->refused) {
 		f->state = HYDRATE_WANTED;
 		pthread_cond_signal(&h->wake);
 	}
@@ -111,7 +116,7 @@ bool hydrate_has(struct hydrator *h, const struct node *node)
 {
 	const struct hydrate_file *f;
 
-	if (!h || node->kind != NODE_MEMBER)
+	if (!h || !has_chunks(node))
 		return false;
 	LOCK_GUARD(&h->lock);
 	f = find(h, node_encode(node));
@@ -122,7 +127,7 @@ void hydrate_closed(struct hydrator *h, const struct node *node, uint32_t id)
 {
 	struct hydrate_file *f;
 
-	if (!h || node->kind != NODE_MEMBER)
+	if (!h || !has_chunks(node))
 		return;
 	LOCK_GUARD(&h->lock);
 	f = find(h, node_encode(node));
@@ -237,27 +242,44 @@ static int register_file(const struct hydrator *h, int fd, uint32_t *ret_id)
 	return 0;
 }
 
-static int hydrate(struct hydrator *h, struct hydrate_file *f, const struct read_file *file)
+static int fill(struct hydrator *h, struct hydrate_file *f, const struct read_file *file, int fd)
 {
-	_cleanup_close_ int fd = -1;
 	uint64_t bytes;
-	uint32_t id = 0;
 	int err = measure(file, &bytes);
 
 	if (!err)
 		err = reserve(h, f, bytes);
 	if (err)
 		return err;
-	fd = open(h->fs->cfg.hydrate_dir, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
-	err = fd < 0 ? -errno : decode(h, file, fd);
-	if (!err)
-		err = register_file(h, fd, &id);
-	LOCK_GUARD(&h->lock);
+	err = decode(h, file, fd);
 	if (err) {
-		stats_sub(&table(h)->used, f->bytes);
+		stats_sub(&table(h)->used, bytes);
 		f->bytes = 0;
-		return err;
 	}
+	return err;
+}
+
+static int hydrate(struct hydrator *h, struct hydrate_file *f, const struct read_file *file)
+{
+	_cleanup_close_ int fd = open(h->fs->cfg.hydrate_dir, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+	uint32_t id = 0;
+	/* first, because the kernel may not permit it, as in a user namespace: then nothing needs decoding */
+	int err = fd < 0 ? -errno : register_file(h, fd, &id);
+
+	if (err == -EPERM) {
+		table(h)->refused = 1;
+		log_warn(
+			"cannot hydrate files: the kernel does not permit passthrough here; they are served as without "
+			"hydrate_dir");
+		return -ECANCELED;
+	}
+	if (!err)
+		err = fill(h, f, file, fd);
+	if (err && id)
+		drop_backing(h, id);
+	if (err)
+		return err;
+	LOCK_GUARD(&h->lock);
 	f->id = id;
 	f->state = HYDRATE_READY;
 	stats_add(&table(h)->ready, 1);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Hydration (-o hydrate_dir=): a member that was opened is decoded once into a sparse file without a name, and from
- * then on the kernel serves its opens from there (FUSE passthrough), without asking us.
+ * Hydration (-o hydrate_dir=): a member or memory view that was opened is decoded once into a sparse file without a
+ * name, and from then on the kernel serves its opens from there (FUSE passthrough), without asking us.
  *
  * The kernel keeps such a file open under a number of the connection, and the table of numbers and of open handles is
  * in the shared stats: both outlive a worker. An inode cannot be open by way of the page cache and passed through at

@@ -178,6 +178,8 @@ static void put_hydrate(cJSON *root, const struct stats *st, const struct fs_con
 		state = "off";
 	else if (!st->has_passthrough)
 		state = "no passthrough";
+	else if (h->refused)
+		state = "not permitted";
 	cJSON_AddStringToObject(o, "state", state);
 	put(o, "limit", cfg->hydrate_bytes);
 	put(o, "used", stats_get(&h->used));
@@ -303,6 +305,18 @@ static void metric_reads(FILE *f, const struct stats *st, const struct fs_config
 	       stats_get(&st->pushed_bytes));
 }
 
+static void metric_hydrate(FILE *f, const struct stats *st, const struct fs_config *cfg)
+{
+	const struct stats_hydrate *h = &st->hydrate;
+
+	metric(f, "hydrate_bytes", "gauge", "Room that hydrated files take.", stats_get(&h->used));
+	metric(f, "hydrate_limit_bytes", "gauge", "Its bound.", cfg->hydrate_dir[0] ? cfg->hydrate_bytes : 0);
+	metric(f, "hydrate_files", "gauge", "Files that are hydrated.", stats_get(&h->ready));
+	metric(f, "hydrate_opens_total", "counter", "Opens that were passed through.", stats_get(&h->opens));
+	metric(f, "hydrate_failed_total", "counter", "Files that could not be hydrated.", stats_get(&h->failed));
+	metric(f, "hydrate_evictions_total", "counter", "Hydrated files that were given up.", stats_get(&h->evictions));
+}
+
 int stats_metrics(const struct stats *st, const struct fs_config *cfg, char **ret, size_t *ret_len)
 {
 	char *text = NULL;
@@ -314,6 +328,7 @@ int stats_metrics(const struct stats *st, const struct fs_config *cfg, char **re
 	metric_requests(f, st);
 	metric_errors(f, st);
 	metric_reads(f, st, cfg);
+	metric_hydrate(f, st, cfg);
 	metric(f, "images", "gauge", "Images shown.", stats_get(&st->images));
 	metric(f, "open_files", "gauge", "Files and directories open.", stats_get(&st->open_files));
 	metric(f, "worker_takeovers_total", "counter", "Workers that were replaced.", stats_get(&st->takeovers));

@@ -57,6 +57,7 @@ struct hydrate_file {
 struct stats_hydrate {
 	stats_counter used, ready, failed, evictions, opens;
 	_Atomic int32_t last_error; /* the first errno of those that failed */
+	_Atomic uint32_t refused;   /* the kernel does not permit it */
 	uint32_t overflow, n;
 	struct hydrate_file files[HYDRATE_FILES];
 };

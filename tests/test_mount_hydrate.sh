@@ -85,6 +85,45 @@ unmount "$mnt" "$daemon"
 unused() { [ "$(df --output=used -B1 "$T/tmpfs" | tail -1)" -eq 0 ]; }
 wait_until 5 unused || fail "the room is not given back at the end"
 
+# a memory view, whose holes are terabytes
+must "$bin/tool_genimage" dmtcp "$T/c.dmtcp" --size=4M --areas=9 --tiny=3 --pid=42 >/dev/null
+must "$thawfs" pack -q -o "$T/c.thaw" "$T/c.dmtcp"
+view=.thaw/mem/c.dmtcp
+mkdir "$T/plain"
+mount_image "$T/c.thaw" "$T/plain"
+plain=$daemon
+mount_image -o "hydrate_dir=$T/tmpfs" "$T/c.thaw" "$mnt"
+head -c 1 "$mnt/$view" >/dev/null
+wait_until 10 ready 1 || fail "a view is not hydrated: $(status "$mnt" .hydrate)"
+must "$bin/tool_sparse" "$T/plain/$view" "$mnt/$view"
+[ "$(passed)" -ge 1 ] || fail "a view is not passed through"
+used=$(status "$mnt" .hydrate.used)
+data=$(($(stat -c %b "$T/plain/$view") * 512))
+if [ "$used" -lt "$data" ] || [ "$used" -gt $((data + 65536)) ]; then fail "$used bytes for a view with $data"; fi
+grep -q "^thawfs_hydrate_bytes $used\$" "$mnt/.thawfs/metrics" || fail "metrics do not say what hydrated files take"
+grep -q '^thawfs_hydrate_opens_total [1-9]' "$mnt/.thawfs/metrics" || fail "metrics do not count what is passed through"
+unmount "$mnt" "$daemon"
+unmount "$T/plain" "$plain"
+
+# the kernel offers it and then does not permit it: said once, and served as ever. In a user namespace even root may not
+if unshare -Urm true 2>/dev/null; then
+	cat >"$T/inside.sh" <<-'EOS'
+		. "$src/lib.sh"
+		. "$src/lib_mount.sh"
+		mnt=$T/mnt
+		mount_image -o "hydrate_dir=$T" "$1/i.thaw" "$mnt"
+		refused() { [ "$(status "$mnt" .hydrate.state)" = "not permitted" ]; }
+		must cmp "$1/src/a" "$mnt/a"
+		wait_until 10 refused || fail "what is not permitted is not shown: $(status "$mnt" .hydrate)"
+		for f in a b; do must cmp "$1/src/$f" "$mnt/$f"; done
+		[ "$(status "$mnt" .hydrate.opens)" = 0 ] || fail "passed through?"
+		[ "$(status "$mnt" .hydrate.failed)" = 0 ] || fail "counted as files that failed"
+		unmount "$mnt" "$daemon"
+		[ "$(grep -c "cannot hydrate files: the kernel does not permit passthrough here" "$T/log")" = 1 ] || fail "$(cat "$T/log")"
+	EOS
+	must unshare -Urm bash "$T/inside.sh" "$T"
+fi
+
 # damage: EIO as ever, the other file is served. Raw, so that a byte of the data is a byte of the file
 mkdir "$T/bad"
 head -c 1M /dev/zero | tr '\0' x >"$T/bad/x"
