@@ -28,7 +28,7 @@ all_cflags   = -std=c11 -pthread $(WARN) $(CFLAGS)
 all_libs     = $(LDFLAGS) $(pkg_libs) -ldl -pthread -lm
 
 # Everything but the mains is one archive, so a program, test or benchmark is one object and the archive.
-SRC     := $(wildcard common/*.c imgfmt/*.c gpu/*.c restore/*.c fs/*.c cli/*.c)
+SRC     := $(wildcard common/*.c imgfmt/*.c gpu/*.c restore/*.c fs/*.c lib/*.c cli/*.c)
 MTCP_SRC := $(wildcard restore/mtcp/*.c)
 # The restarter and the example that checkpoints itself know the registers of one machine.
 X86_64    := $(filter x86_64,$(shell uname -m))
@@ -41,14 +41,17 @@ TOOLS   := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/tool_*.c))
 SHIMS   := $(patsubst tests/%.c,$(BUILD)/tests/%.so,$(wildcard tests/shim_*.c))
 DOUBLE  := $(BUILD)/tests/double/libcuda.so.1
 FUZZERS := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/fuzz_*.c))
-EXAMPLES := $(if $(X86_64),$(patsubst examples/%,$(BUILD)/examples/%,$(patsubst %/,%,$(dir $(wildcard examples/*/*_main.c)))))
+EXAMPLES := $(if $(X86_64),$(BUILD)/examples/selfckpt)
+# What programs that are not thawfs link: only the names that lib/thaw.h declares.
+PUBLIC  := $(BUILD)/lib/libthaw.a
+USERS   := $(BUILD)/examples/nbody
 REPLAYS := $(FUZZERS:%=%.replay)
 BENCHES := $(patsubst %.c,$(BUILD)/%,$(wildcard bench/bench_*.c))
 CFILES  := $(SRC) $(MTCP_SRC) $(wildcard tests/*.c tests/double/*.c bench/*.c examples/*/*.c)
 HFILES  := $(wildcard */*.h restore/mtcp/*.h tests/double/*.h examples/*/*.h)
 SHFILES := $(wildcard tests/*.sh bench/*.sh dist/*.sh dist/*.bash examples/*.sh) .ci/run
 
-all: $(PROGS) $(RESTARTER) $(EXAMPLES)                ## build the programs (default)
+all: $(PROGS) $(RESTARTER) $(EXAMPLES) $(PUBLIC) $(USERS)              ## build the programs (default)
 
 deps:                                    ## install what building and testing needs (apt, as root)
 	$(Q)dist/deps.sh
@@ -92,7 +95,8 @@ lint: $(CFILES:%.c=$(BUILD)/tidy/%.ok) | $(after_deps)  ## format check, clang-t
 	$(Q)! grep -snE 'include "(fs|restore|gpu|cli)/' imgfmt/*.[ch]
 	$(Q)! grep -snE 'include "(fs|restore|imgfmt|cli)/' gpu/*.[ch]
 	$(Q)! grep -snE 'include "(restore|gpu|cli)/' fs/*.[ch]
-	$(Q)! grep -snE 'include "(fs|cli)/' restore/*.[ch] restore/mtcp/*.[ch]
+	$(Q)! grep -snE 'include "(fs|cli|lib)/' restore/*.[ch] restore/mtcp/*.[ch]
+	$(Q)! grep -snE 'include "(fs|restore|gpu|cli)/' lib/*.[ch]
 	@echo "lint: clean"
 
 install: all                             ## install below $(DESTDIR)$(PREFIX)
@@ -100,6 +104,8 @@ install: all                             ## install below $(DESTDIR)$(PREFIX)
 	install -m755 $(PROGS) $(RESTARTER) $(DESTDIR)$(PREFIX)/bin
 	install -m644 $(wildcard man/*.1) $(DESTDIR)$(PREFIX)/share/man/man1
 	install -m644 $(wildcard man/*.5) $(DESTDIR)$(PREFIX)/share/man/man5
+	install -D -m644 $(PUBLIC) $(DESTDIR)$(PREFIX)/lib/libthaw.a
+	install -D -m644 lib/thaw.h $(DESTDIR)$(PREFIX)/include/thaw.h
 	install -D -m755 dist/mount.fuse.thawfs $(DESTDIR)$(PREFIX)/sbin/mount.fuse.thawfs
 	install -D -m644 dist/thawfs.bash $(DESTDIR)$(PREFIX)/share/bash-completion/completions/thawfs
 
@@ -130,6 +136,13 @@ $(EXAMPLES): $(BUILD)/examples/%: $(wildcard examples/*/*.[ch]) | $(after_deps)
 	@mkdir -p $(@D)
 	$(call say,LINK)$(CC) -I. -D_GNU_SOURCE -std=c11 -pthread $(WARN) -O2 -g -fno-stack-protector -o $@ \
 		$(filter examples/$*/%.c,$^) -ldl
+$(PUBLIC): $(patsubst %.c,$(BUILD)/%.o,$(wildcard lib/*.c)) $(BUILD)/libthaw.a
+	$(call say,AR  )$(LD) -r -o $(BUILD)/lib/thaw.o $^ && objcopy -w --keep-global-symbol='thaw_*' $(BUILD)/lib/thaw.o \
+		&& rm -f $@ && $(AR) rcs $@ $(BUILD)/lib/thaw.o
+$(USERS): $(BUILD)/examples/%: $(wildcard examples/*/*.[ch]) lib/thaw.h $(PUBLIC)
+	@mkdir -p $(@D)
+	$(call say,LINK)$(CC) -Ilib -D_GNU_SOURCE -std=c11 $(WARN) $(CFLAGS) -ffp-contract=off -o $@ \
+		$(filter examples/$*/%.c,$^) $(PUBLIC) $(all_libs)
 $(FUZZERS): %: %.o $(BUILD)/libthaw.a
 	$(call say,LINK)$(CC) $(CFLAGS) -fsanitize=fuzzer -o $@ $^ $(all_libs)
 $(REPLAYS): %.replay: %.o $(BUILD)/tests/replay.o $(BUILD)/libthaw.a
