@@ -175,7 +175,7 @@ static int begin(struct compose *c)
 			  c->opts.n_files);
 		return -EINVAL;
 	}
-	r = output_open(&c->out, c->opts.out, 0);
+	r = output_open(&c->out, c->opts.out);
 	if (r)
 		return r;
 	header_encode(c->chunk_size, &header);

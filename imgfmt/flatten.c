@@ -10,6 +10,7 @@
 #include "common/log.h"
 #include "imgfmt/chunk.h"
 #include "imgfmt/image_private.h"
+#include "imgfmt/output_spare.h"
 #include "imgfmt/section_write.h"
 #include "imgfmt/table.h"
 #include "imgfmt/verify_output.h"
@@ -318,7 +319,9 @@ static int run(struct flatten *f, struct pack_result *ret)
 	if (!r)
 		r = begin_summary(f);
 	if (!r)
-		r = output_open(&f->out, f->opts->out, 0);
+		r = output_open(&f->out, f->opts->out);
+	if (!r)
+		r = output_spare(&f->out, f->img, true);
 	if (r)
 		return r;
 	header_encode(f->img->info.chunk_size, &header);

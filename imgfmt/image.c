@@ -13,6 +13,7 @@
 #include "common/log.h"
 #include "imgfmt/chunk.h"
 #include "imgfmt/image_private.h"
+#include "imgfmt/table.h"
 
 /* -- opening ---------------------------------------------------------------------------------- */
 
@@ -302,7 +303,7 @@ static int64_t now_seconds(void)
 	return ts.tv_sec;
 }
 
-int image_base_open(struct image *img, uint32_t index, struct image **ret)
+static int open_base(struct image *img, uint32_t index, bool quiet, struct image **ret)
 {
 	struct image_base b;
 	char id[33];
@@ -321,6 +322,8 @@ int image_base_open(struct image *img, uint32_t index, struct image **ret)
 	*ret = img->bases[index];
 	if (*ret)
 		return 0;
+	if (quiet)
+		return -ENOENT;
 	if (!img->base_missing[index] && !img->quiet) {
 		image_id_text(b.id, id);
 		log_error("cannot read '%s': its base %s ('%.*s') is not there; name its directory with --base-path",
@@ -328,6 +331,63 @@ int image_base_open(struct image *img, uint32_t index, struct image **ret)
 	}
 	img->base_missing[index] = true;
 	return -ENOENT;
+}
+
+int image_base_open(struct image *img, uint32_t index, struct image **ret)
+{
+	return open_base(img, index, false, ret);
+}
+
+/* the bases of @img that are not in the list yet; by id, for they may be the same as another's */
+static int add_bases(struct image *img, struct table *list)
+{
+	int r = 0;
+
+	for (uint32_t i = 0; i < img->info.n_bases && !r; i++) {
+		struct image_base b;
+		struct image *base, **slot;
+		bool known = false;
+
+		r = image_base(img, i, &b);
+		for (size_t k = 0; k < list->n && !r && !known; k++)
+			known = !memcmp((*(struct image **)table_at(list, k))->info.id, b.id, sizeof(b.id));
+		if (r || known)
+			continue;
+		r = open_base(img, i, true, &base);
+		if (r == -ENOENT) {
+			r = 0;
+			continue;
+		}
+		if (r)
+			return r;
+		slot = table_push(list);
+		if (!slot)
+			return -ENOMEM;
+		*slot = base;
+	}
+	return r;
+}
+
+int image_each_needed(struct image *img, int (*fn)(void *ctx, struct image *img), void *ctx)
+{
+	struct table list; /* is the queue */
+	struct image **first;
+	int r;
+
+	table_init(&list, sizeof(struct image *));
+	first = table_push(&list);
+	r = first ? 0 : -ENOMEM;
+	if (first)
+		*first = img;
+	for (size_t i = 0; i < list.n && !r; i++) {
+		struct image *at = *(struct image **)table_at(&list, i);
+
+		r = fn(ctx, at);
+		if (!r)
+			r = add_bases(at, &list);
+	}
+	table_release(&list);
+	return r;
 }
 
 /* -- chunks ----------------------------------------------------------------------------------- */

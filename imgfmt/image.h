@@ -228,4 +228,11 @@ int image_base(struct image *img, uint32_t index, struct image_base *ret);
 /* open (once, shared) the base; -ENOENT if it is nowhere, logged once with its id and name */
 int image_base_open(struct image *img, uint32_t index, struct image **ret);
 
+/*
+ * image_each_needed - call @fn for @img, its bases, theirs and so on, each once; those that are not there are left out
+ * without a word
+ * @fn: returns 0, or what image_each_needed() is to return. Return: 0, -ENOMEM, -EBADMSG
+ */
+int image_each_needed(struct image *img, int (*fn)(void *ctx, struct image *img), void *ctx);
+
 #endif

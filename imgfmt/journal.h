@@ -24,7 +24,7 @@ struct journal {
 
 /*
  * journal_open - take up what an earlier run left of @out, or begin anew
- * @out:     opened with OUTPUT_CONTINUE; its position is set behind the last good chunk, what follows is cut off
+ * @out:     just opened; its position is set behind the last good chunk, what follows is cut off
  * @chunks:  gets the struct thaw_chunk of the good ones, in file order
  * Return: 1 if @out begins with a header and these chunks; 0 if it is empty now; -errno, logged.
  * journal_close() is to be called in any case.

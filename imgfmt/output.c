@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,9 +28,16 @@ static int fail(const struct output *out, const char *what, int r)
 	return r;
 }
 
+static const char *last_part(const char *path)
+{
+	const char *slash = strrchr(path, '/');
+
+	return slash ? slash + 1 : path;
+}
+
 static int make_names(struct output *out, const char *path)
 {
-	const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
+	const char *slash = strrchr(path, '/'), *base = last_part(path);
 
 	out->path = strdup(path);
 	out->dir = slash ? strndup(path, (size_t)(slash - path) + (slash == path)) : strdup(".");
@@ -70,11 +78,8 @@ static int lock_temporary(struct output *out)
 			return -errno;
 		if (!S_ISREG(mine.st_mode))
 			return -EINVAL;
-		if (!stat(out->tmp, &named) && mine.st_dev == named.st_dev && mine.st_ino == named.st_ino) {
-			out->dev = mine.st_dev;
-			out->ino = mine.st_ino;
+		if (!stat(out->tmp, &named) && mine.st_dev == named.st_dev && mine.st_ino == named.st_ino)
 			return 0;
-		}
 		close(steal_fd(&out->fd));
 	}
 	return -EBUSY;
@@ -87,7 +92,18 @@ static void forget_temporary(struct output *out)
 	out->tmp = NULL;
 }
 
-int output_open(struct output *out, const char *path, unsigned flags)
+static int identify_directory(struct output *out)
+{
+	struct stat st;
+
+	if (stat(out->dir, &st))
+		return -errno;
+	out->dir_dev = st.st_dev;
+	out->dir_ino = st.st_ino;
+	return 0;
+}
+
+int output_open(struct output *out, const char *path)
 {
 	int r;
 
@@ -109,7 +125,9 @@ int output_open(struct output *out, const char *path, unsigned flags)
 		forget_temporary(out);
 		return fail(out, "write", r);
 	}
-	r = lock_temporary(out);
+	r = identify_directory(out);
+	if (!r)
+		r = lock_temporary(out);
 	if (r) {
 		forget_temporary(out);
 		if (r != -EBUSY)
@@ -117,14 +135,63 @@ int output_open(struct output *out, const char *path, unsigned flags)
 		log_error("cannot write '%s': another process is writing it", out->name);
 		return r;
 	}
-	if ((!(flags & OUTPUT_CONTINUE) && ftruncate(out->fd, 0)) || fchmod(out->fd, 0600))
-		return fail(out, "write", -errno);
 	return 0;
+}
+
+/* -- what would be lost ------------------------------------------------------------------------ */
+
+const char *output_base_name(const struct output *out)
+{
+	return last_part(out->path);
+}
+
+const char *output_temporary_name(const struct output *out)
+{
+	return last_part(out->tmp);
+}
+
+/* is @path the name @name in our directory? */
+static bool same_name(const struct output *out, const char *path, const char *name)
+{
+	const char *last = last_part(path);
+	_cleanup_free_ char *dir = last == path ? strdup(".") : strndup(path, (size_t)(last - path));
+	struct stat st;
+
+	return dir && !strcmp(last, name) && !stat(dir, &st) && st.st_dev == out->dir_dev && st.st_ino == out->dir_ino;
+}
+
+/* does the name @ours, @name in our directory, hold what @path leads to? */
+static bool would_lose(const struct output *out, const char *ours, const char *name, const char *path,
+		       const struct stat *st)
+{
+	char real[PATH_MAX];
+	struct stat there;
+
+	if (lstat(ours, &there))
+		return false;
+	/* also when it is a link to what is elsewhere: then it is the way there that would be lost */
+	if (same_name(out, path, name))
+		return true;
+	if (there.st_dev != st->st_dev || there.st_ino != st->st_ino)
+		return false;
+	return there.st_nlink == 1 || (realpath(path, real) && same_name(out, real, name));
+}
+
+enum output_place output_place(struct output *out, const char *path, const struct stat *st)
+{
+	if (!out->seekable)
+		return OUTPUT_ELSEWHERE;
+	if (would_lose(out, out->path, output_base_name(out), path, st))
+		return OUTPUT_FINAL;
+	if (!would_lose(out, out->tmp, output_temporary_name(out), path, st))
+		return OUTPUT_ELSEWHERE;
+	out->keep_tmp = true;
+	return OUTPUT_TEMPORARY;
 }
 
 int output_continue_at(struct output *out, uint64_t pos)
 {
-	if (ftruncate(out->fd, (off_t)pos) || lseek(out->fd, (off_t)pos, SEEK_SET) < 0)
+	if (fchmod(out->fd, 0600) || ftruncate(out->fd, (off_t)pos) || lseek(out->fd, (off_t)pos, SEEK_SET) < 0)
 		return fail(out, "write", -errno);
 	out->pos = out->flushed = pos;
 	return 0;
@@ -209,8 +276,13 @@ static int write_chunk(struct output *out, const void *buf, size_t len)
 
 int output_write(struct output *out, const void *buf, size_t len)
 {
-	int r = write_chunk(out, buf, len);
+	int r = 0;
 
+	/* what a pack that was killed left */
+	if (out->seekable && !out->pos && (ftruncate(out->fd, 0) || fchmod(out->fd, 0600)))
+		r = -errno;
+	if (!r)
+		r = write_chunk(out, buf, len);
 	if (r)
 		return r == -EINTR ? r : fail(out, "write", r);
 	out->pos += len;
@@ -272,7 +344,7 @@ int output_publish(struct output *out, bool sync)
 
 void output_close(struct output *out)
 {
-	if (out->tmp && (!out->keep || out->suspect))
+	if (out->tmp && !out->keep_tmp && (!out->keep || out->suspect))
 		unlink(out->tmp);
 	forget_temporary(out);
 	if (out->fd >= 0)

@@ -10,6 +10,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/stat.h>
 #include <sys/types.h>
 
 struct output {
@@ -27,22 +28,33 @@ struct output {
 	bool keep;                    /* do not remove the temporary file */
 	bool suspect;                 /* the disk may not have what was written: keeping it is no use */
 	uint64_t start_ns, start_pos; /* for @rate */
-	dev_t dev;                    /* of the temporary file, so that a pack of its own directory leaves it out */
-	ino_t ino;
-};
-
-enum output_flags {
-	OUTPUT_CONTINUE = 1 << 0, /* leave what the temporary file has: output_continue_at() follows */
+	dev_t dir_dev;                /* of the directory, so that a pack of it leaves both names out */
+	ino_t dir_ino;
+	bool keep_tmp; /* what stands under the temporary name is somebody's input: leave it */
 };
 
 /*
- * output_open - lock and truncate the temporary name ".NAME.partial" beside @path ("-": standard output)
+ * output_open - lock the temporary name ".NAME.partial" beside @path ("-": standard output); what a pack that was
+ * killed left there goes away with the first write, unless output_continue_at() comes before
  * Return: 0; -EBUSY another writer has it; -errno. Logged. output_close() is to be called in any case.
  */
-int output_open(struct output *out, const char *path, unsigned flags);
+int output_open(struct output *out, const char *path);
 
 /* cut off what stands behind @pos, and append there. Return: 0 or -errno, logged */
 int output_continue_at(struct output *out, uint64_t pos);
+
+/* the last parts of both names; only when seekable */
+const char *output_base_name(const struct output *out);
+const char *output_temporary_name(const struct output *out);
+
+enum output_place { OUTPUT_ELSEWHERE, OUTPUT_FINAL, OUTPUT_TEMPORARY };
+
+/*
+ * output_place - would the file @path, which is @st, be lost by publishing or writing?
+ * Another name of the same file, a hard link, is not lost. A file in the temporary place is left there from now on,
+ * as long as nothing is written.
+ */
+enum output_place output_place(struct output *out, const char *path, const struct stat *st);
 
 /* append; waits as @rate and @retries have it. Return: 0; -EINTR @stop came while it waited; -errno, logged */
 int output_write(struct output *out, const void *buf, size_t len);

@@ -16,6 +16,7 @@
 #include "imgfmt/describe.h"
 #include "imgfmt/footer.h"
 #include "imgfmt/index_write.h"
+#include "imgfmt/output_spare.h"
 #include "imgfmt/packer.h"
 #include "imgfmt/verify_output.h"
 
@@ -152,25 +153,42 @@ static int write_header(struct packer *p)
 	return output_write(&p->out, &header, sizeof(header));
 }
 
+/* the image must not take the place of anything that it is made from, or will be read from */
+static int check_place(struct packer *p)
+{
+	const char *src = p->opts->src;
+	struct stat st;
+	int r = 0;
+
+	if (!stat(src, &st) && S_ISREG(st.st_mode) && output_place(&p->out, src, &st)) {
+		log_error("cannot pack '%s': the image would take its place", src);
+		return -EINVAL;
+	}
+	for (unsigned i = 0; i < p->n_bases && !r; i++)
+		r = output_spare(&p->out, p->bases[i], false);
+	return r;
+}
+
 /* scan the source, leaving out what is being written and what that will replace */
 static int scan(struct packer *p)
 {
 	struct tree_exclude exclude[2];
 	unsigned n = 0;
-	struct stat st;
 
 	if (p->out.seekable) {
-		exclude[n++] = (struct tree_exclude){ p->out.dev, p->out.ino };
-		if (!lstat(p->out.path, &st))
-			exclude[n++] = (struct tree_exclude){ st.st_dev, st.st_ino };
+		exclude[n++] = (struct tree_exclude){ p->out.dir_dev, p->out.dir_ino, output_base_name(&p->out) };
+		exclude[n++] = (struct tree_exclude){ p->out.dir_dev, p->out.dir_ino, output_temporary_name(&p->out) };
 	}
 	return tree_scan(&p->tree, p->opts->src, exclude, n);
 }
 
 static int open_output(struct packer *p)
 {
-	int r = output_open(&p->out, p->opts->out, p->opts->resume ? OUTPUT_CONTINUE : 0);
+	int r = output_open(&p->out, p->opts->out);
 
+	/* before anything is written there */
+	if (!r)
+		r = check_place(p);
 	p->out.rate = p->opts->rate;
 	p->out.retries = p->opts->retries;
 	p->out.stop = p->opts->stop;

@@ -13,6 +13,7 @@
 #include "common/cleanup.h"
 #include "common/io.h"
 #include "common/log.h"
+#include "imgfmt/output_spare.h"
 #include "imgfmt/packer.h"
 #include "imgfmt/parse.h"
 
@@ -326,6 +327,7 @@ static int open_parent_image(struct packer *p, const char *target)
 	char name[NAME_MAX + 1], path[PATH_ROOM];
 	size_t len = strlen(target), start;
 	struct image **bigger;
+	int r;
 
 	while (len && target[len - 1] == '/')
 		len--;
@@ -346,7 +348,10 @@ static int open_parent_image(struct packer *p, const char *target)
 	if (!bigger)
 		return -ENOMEM;
 	p->parents = bigger;
-	return image_open(path, &opts, &p->parents[p->n_parents]) ? 0 : (int)++p->n_parents;
+	if (image_open(path, &opts, &p->parents[p->n_parents]))
+		return 0;
+	r = output_spare(&p->out, p->parents[p->n_parents++], false);
+	return r ? r : (int)p->n_parents;
 }
 
 /* find the directory that the `parent` of @d leads to: sets d->dir.parent or parent_missing */

@@ -218,10 +218,11 @@ static int add_entry(struct tree *tree, int dir_fd, uint32_t dir, const char *na
 	return scan_xattrs(tree, node, path);
 }
 
-static bool excluded(const struct stat *st, const struct tree_exclude *exclude, unsigned n)
+/* by name, not by what it is: another name of the same file is a member like any other. @dir: the directory */
+static bool excluded(const struct stat *dir, const char *name, const struct tree_exclude *exclude, unsigned n)
 {
 	for (unsigned i = 0; i < n; i++)
-		if (st->st_dev == exclude[i].dev && st->st_ino == exclude[i].ino)
+		if (dir->st_dev == exclude[i].dev && dir->st_ino == exclude[i].ino && !strcmp(name, exclude[i].name))
 			return true;
 	return false;
 }
@@ -276,6 +277,7 @@ static int scan_directory(struct tree *tree, uint32_t dir, const struct tree_exc
 	_cleanup_close_ int fd = tree_open(tree, dir);
 	char where[PATH_ROOM];
 	char **names = NULL;
+	struct stat self;
 	size_t n = 0;
 	int r;
 
@@ -283,16 +285,16 @@ static int scan_directory(struct tree *tree, uint32_t dir, const struct tree_exc
 		log_error("cannot open directory '%s': %s", tree_path(tree, dir, where, sizeof(where)), strerror(-fd));
 		return fd;
 	}
-	r = list_directory(fd, &names, &n);
+	r = fstat(fd, &self) ? -errno : list_directory(fd, &names, &n);
 	if (r)
 		log_error("cannot read directory '%s': %s", tree_path(tree, dir, where, sizeof(where)), strerror(-r));
 	tree_node(tree, dir)->first = tree->names.n;
 	for (size_t i = 0; i < n && !r; i++) {
 		struct stat st;
 
-		r = fstatat(fd, names[i], &st, AT_SYMLINK_NOFOLLOW) ? -errno : 0;
-		if (!r && excluded(&st, exclude, n_exclude))
+		if (excluded(&self, names[i], exclude, n_exclude))
 			continue;
+		r = fstatat(fd, names[i], &st, AT_SYMLINK_NOFOLLOW) ? -errno : 0;
 		if (!r)
 			r = add_entry(tree, fd, dir, names[i], &st);
 		if (r)
@@ -383,10 +385,6 @@ int tree_scan(struct tree *tree, const char *src, const struct tree_exclude *exc
 			return scan_root_directory(tree, &st, exclude, n_exclude);
 		r = -errno;
 	} else if (!r && S_ISREG(st.st_mode)) {
-		if (excluded(&st, exclude, n_exclude)) {
-			log_error("cannot pack '%s': the image would take its place", src);
-			return -EINVAL;
-		}
 		tree->single = true;
 		r = open_parent(tree, src);
 		if (!r)

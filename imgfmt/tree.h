@@ -52,10 +52,11 @@ struct tree {
 	size_t n_links, cap_links;
 };
 
-/* a file that is not to be packed (the image being written, or the one it replaces) */
+/* a name in the directory (dev, ino) that is not to be packed: the image being written, or the one it replaces */
 struct tree_exclude {
 	dev_t dev;
 	ino_t ino;
+	const char *name;
 };
 
 /*

@@ -51,6 +51,16 @@ must cmp store/3.thaw flat3.thaw
 must "$thawfs" pack -q --flatten -o again.thaw flat3.thaw
 must cmp again.thaw flat3.thaw
 
+# but not of what SRC needs, nor by way of it
+must_fail 1 "$thawfs" pack --flatten -o store/1.thaw store/2.thaw
+says "cannot use base 'store/1.thaw': the image would take its place"
+must cmp <("$thawfs" pack -q --flatten -o - store/2.thaw) plain2.thaw
+cp flat3.thaw .x.thaw.partial
+must_fail 1 "$thawfs" pack --flatten -o x.thaw .x.thaw.partial
+says "cannot write 'x.thaw': that would go by way of '.x.thaw.partial', which is to be read"
+must cmp flat3.thaw .x.thaw.partial
+rm .x.thaw.partial
+
 # a base elsewhere, and nowhere
 mkdir away
 must "$thawfs" pack -q --raw --base store/1.thaw -o away/2.thaw tree2
@@ -81,6 +91,10 @@ if "$thawfs" info --json store/1.thaw | jq -e '.properties.source == "criu"' >/d
 	must_fail 1 "$thawfs" pack --flatten -o x.thaw store/1.thaw
 	says "cannot flatten 'store/1.thaw': address space '1234' leads into files of '0.thaw', its parent"
 	must cmp x.thaw old.thaw
+	cp store/0.thaw old0.thaw
+	must_fail 1 "$thawfs" pack -o store/0.thaw criu/1
+	says "cannot use base 'store/0.thaw': the image would take its place"
+	must cmp store/0.thaw old0.thaw
 	mv store/0.thaw gone.thaw
 	must_fail 1 "$thawfs" verify store/1.thaw
 	says "is missing: address spaces lead into its files"

@@ -158,7 +158,42 @@ must_fail 1 "$thawfs" pack -q --base nowhere.thaw -o x.thaw next
 says "cannot open 'nowhere.thaw': No such file or directory"
 must_fail 3 "$thawfs" pack -q --base noise -o x.thaw next
 [ ! -e x.thaw ] || fail "an image in spite of a bad base"
-rm -rf store moved next third mixed
+
+# an image never takes the place of one that it needs: its base, by any way there, a base of its base, what waits to
+# be written over; another name of the base is free, and so is a link to it
+rm -rf store moved && mkdir store store/links
+head -c 600000 noise >one && { cat one && echo two; } >two && { cat two && head -c 300000 mixed/heap; } >three
+must "$thawfs" pack -q -o store/1.thaw one
+must "$thawfs" pack -q --base store/1.thaw -o store/2.thaw two
+cp store/1.thaw store/.x.thaw.partial
+cp store/1.thaw two.thaw
+ln -s ../1.thaw store/links/1.thaw
+ln -s store/links/1.thaw to-base
+sha256sum store/* store/.x.thaw.partial two.thaw >sums 2>/dev/null
+refused() { # BASE OPTION...
+	local base=$1
+	shift
+	must_fail 1 "$thawfs" pack -q "$@"
+	says "cannot use base '$base': the image would take its place"
+	must sha256sum --quiet -c sums
+	[ "$(readlink to-base)" = store/links/1.thaw ] || fail "a link was replaced"
+}
+for v in --no-filter --verify; do
+	refused store/1.thaw $v --base store/1.thaw -o store/1.thaw two
+	refused store/1.thaw $v --base store/1.thaw -o "$PWD/store/../store/1.thaw" two
+done
+refused to-base --base to-base -o store/1.thaw two
+refused to-base --base to-base -o to-base two
+refused store/1.thaw --base store/2.thaw -o store/1.thaw three
+refused store/.x.thaw.partial --base store/.x.thaw.partial -o store/x.thaw two
+refused two.thaw --base two.thaw two # the name that is taken without -o
+ln store/1.thaw another.thaw
+must "$thawfs" pack -q --base store/1.thaw -o another.thaw three
+must "$thawfs" pack -q --base store/1.thaw -o to-base two
+must sha256sum --quiet -c sums
+must "$thawfs" verify -q store/2.thaw
+must "$thawfs" verify -q --base-path store another.thaw
+rm -rf store next third mixed one two three two.thaw another.thaw to-base sums
 
 # -- places: names that look like ours, the image inside its source, our own output -------------
 mkdir -p s/.thaw/mem s/sub
@@ -180,6 +215,16 @@ must diff -r --exclude inside.thaw s back
 rm s/inside.thaw
 [ "$(find s -name '*.partial' | wc -l)" -eq 0 ] || fail "litter"
 [ -n "$before" ] || fail "nothing listed"
+# only that name is left out: another one of the same file is a member
+mkdir names names/sub
+echo data >names/sub/keep.thaw
+ln names/sub/keep.thaw out.thaw
+ln names/sub/keep.thaw names/in.thaw
+must "$thawfs" pack -q -o out.thaw names
+[ "$("$thawfs" ls -R out.thaw | tr '\n' ' ')" = "in.thaw sub sub/keep.thaw " ] || fail "members: $("$thawfs" ls -R out.thaw)"
+must "$thawfs" pack -q -o names/in.thaw names
+[ "$("$thawfs" ls -R names/in.thaw | tr '\n' ' ')" = "sub sub/keep.thaw " ] || fail "members: $("$thawfs" ls -R names/in.thaw)"
+[ "$(cat names/sub/keep.thaw)" = data ] || fail "another name of what was replaced"
 # a directory of images is a source like any other
 must "$thawfs" pack -q -o s/a.thaw back
 round s
@@ -200,4 +245,13 @@ cp s/.thawfs self
 must_fail 1 "$thawfs" pack -q -o self self
 says "cannot pack 'self': the image would take its place"
 must diff self s/.thawfs
+cp self .other.partial
+must_fail 1 "$thawfs" pack -q -o other .other.partial
+says "cannot pack '.other.partial': the image would take its place"
+must diff self .other.partial
+ln self second
+must "$thawfs" pack -q -o second self
+must diff self s/.thawfs
+rm -rf back && must "$thawfs" unpack -q second back
+must diff back/self self
 exit 0
