@@ -62,7 +62,7 @@ demo: all $(TOOLS)                       ## pack, look into and unpack a checkpo
 check: check-programs                    ## run every test; T=prefix runs some
 	$(Q)BUILD=$(BUILD) tests/run.sh $(T)
 check-long: check-programs               ## the tests with the loops that are too long for every day
-	$(Q)THAW_LONG=1 BUILD=$(BUILD) tests/run.sh $(T)
+	$(Q)THAW_LONG=1 TEST_TIMEOUT=$${TEST_TIMEOUT:-7200} BUILD=$(BUILD) tests/run.sh $(T)
 check-programs: all $(TESTS) $(TOOLS) $(SHIMS) $(DOUBLE) $(REPLAYS)
 
 gpu-check: check-programs                ## the GPU tests with the driver and the cards of this machine

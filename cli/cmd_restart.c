@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "cli/cli.h"
+#include "cli/restart_dmtcp.h"
 #include "common/bytes.h"
 #include "common/cleanup.h"
 #include "common/json.h"
@@ -20,20 +21,21 @@
 #include "restore/served.h"
 
 #define RESTARTER  "thawfs-mtcp-restart"
-#define SIGNATURE  "DMTCP_CHECKPOINT_IMAGE_v4.0\n"
-#define SELF_MARK  "selfckpt" /* examples/selfckpt leaves it in the header's padding */
 #define HEAD_BYTES 4096u
 #define BUFFER_OFF 168u
-#define MARK_OFF   2304u
-#define SERVED_MIN (64ull << 20) /* auto: less than that is read at once as fast */
+#define SERVED_MIN RESTART_LAZY_MIN
+#define MAX_FILES  4096
 #define FDS_MAX    1024u
 
-enum { OPT_MODE = CLI_OPT_OWN, OPT_PROFILE, OPT_DRY_RUN };
+enum { OPT_MODE = CLI_OPT_OWN, OPT_PROFILE, OPT_DRY_RUN, OPT_RECORD, OPT_DMTCP, OPT_CKPTDIR };
 
 static const struct option longs[] = {
 	{ "mode", required_argument, NULL, OPT_MODE },
 	{ "profile", no_argument, NULL, OPT_PROFILE },
 	{ "dry-run", no_argument, NULL, OPT_DRY_RUN },
+	{ "record", no_argument, NULL, OPT_RECORD },
+	{ "dmtcp", required_argument, NULL, OPT_DMTCP },
+	{ "ckptdir", required_argument, NULL, OPT_CKPTDIR },
 	CLI_LONG_JSON,
 	CLI_LONG_THREADS,
 	CLI_LONG_BASE_PATH,
@@ -45,7 +47,9 @@ static const char *const mode_names[N_MODES] = { "auto", "eager", "lazy", "uffd"
 
 struct restart_opts {
 	enum mode mode;
-	bool profile, dry_run;
+	bool profile, dry_run, record;
+	const char *dmtcp, *ckptdir;
+	char **options; /* for dmtcp_restart; NULL: none */
 };
 
 /* what is to be restarted: a file, or a member of an image, or both where it is a file on a mount */
@@ -65,19 +69,6 @@ static void target_release(struct target *t)
 	image_close(t->img);
 	free(t->image);
 	free(t->member);
-}
-
-/* where IMAGE ends in IMAGE/MEMBER: the first part of @path that is a file. NULL if none is */
-static const char *find_image_end(const char *path)
-{
-	for (const char *slash = strchr(path, '/'); slash; slash = strchr(slash + 1, '/')) {
-		_cleanup_free_ char *prefix = strndup(path, (size_t)(slash - path));
-		struct stat st;
-
-		if (prefix && *prefix && stat(prefix, &st) == 0 && S_ISREG(st.st_mode))
-			return slash;
-	}
-	return NULL;
 }
 
 /* the image's root in the path of a file on a mount: the directory that has the hidden one. NULL: it is on none */
@@ -126,7 +117,7 @@ static int open_target(const struct cli *cli, const struct restart_opts *opts, s
 	t->fd = open(t->path, O_RDONLY | O_CLOEXEC);
 	err = t->fd < 0 ? errno : 0;
 	if (err == ENOTDIR)
-		slash = find_image_end(t->path);
+		slash = restart_image_end(t->path);
 	if (slash)
 		return open_member(cli, t->path, slash, t);
 	if (err) {
@@ -161,13 +152,9 @@ static int read_head(int fd, const char *path, uint64_t *ret_start, uint64_t *re
 		log_error("cannot read '%s': %s", path, strerror(errno));
 		return -errno;
 	}
-	if (n != sizeof(head) || memcmp(head, SIGNATURE, strlen(SIGNATURE)) != 0) {
-		log_error("cannot restart '%s': it is not a DMTCP v4.0 image, or a compressed one", path);
+	if (n != sizeof(head)) {
+		log_error("cannot restart '%s': it ends in its header", path);
 		return -EBADMSG;
-	}
-	if (memcmp(head + MARK_OFF, SELF_MARK, strlen(SELF_MARK)) != 0) {
-		log_error("cannot restart '%s': it was made by DMTCP, whose dmtcp_restart has to start it", path);
-		return -ENOTSUP;
 	}
 	start = load_le64(head + BUFFER_OFF);
 	end = load_le64(head + BUFFER_OFF + 8);
@@ -201,6 +188,14 @@ static void set_number(const char *name, long value)
 	setenv(name, text, 1);
 }
 
+static void set_environment(const struct cli *cli, const struct restart_opts *opts)
+{
+	if (opts->profile)
+		setenv("DMTCP_RESTART_PROFILE", "1", 1);
+	if (cli->threads)
+		set_number("DMTCP_RESTART_READERS", cli->threads);
+}
+
 static int exec_restarter(const struct cli *cli, const struct restart_opts *opts, int fd, uint64_t start, uint64_t len)
 {
 	char path[PATH_MAX], addr[32], size[32], number[16], err_number[16];
@@ -223,10 +218,7 @@ static int exec_restarter(const struct cli *cli, const struct restart_opts *opts
 	snprintf(number, sizeof(number), "%d", fd);
 	snprintf(err_number, sizeof(err_number), "%d", err_fd < 0 ? STDERR_FILENO : err_fd);
 	setenv("THAWFS_RESTART_MODE", mode_names[opts->mode], 1);
-	if (opts->profile)
-		setenv("DMTCP_RESTART_PROFILE", "1", 1);
-	if (cli->threads)
-		set_number("DMTCP_RESTART_READERS", cli->threads);
+	set_environment(cli, opts);
 	if (lseek(fd, HEAD_BYTES, SEEK_SET) < 0 || fcntl(fd, F_SETFD, 0) < 0)
 		return -errno;
 	execv(path, argv);
@@ -309,7 +301,7 @@ static int choose_mode(const struct target *t, enum mode *ret)
 static int do_dry_run(const struct cli *cli, struct restart_opts *opts, struct target *t)
 {
 	static const enum plan_mode modes[N_MODES] = { PLAN_EAGER, PLAN_EAGER, PLAN_LAZY, PLAN_UFFD };
-	const char *slash = find_image_end(t->path);
+	const char *slash = restart_image_end(t->path);
 	struct plan plan = { 0 };
 	int err;
 
@@ -407,7 +399,8 @@ static int prepare_served(const struct cli *cli, const struct restart_opts *opts
 	return 0;
 }
 
-static int do_restart(const struct cli *cli, struct restart_opts *opts, struct target *t)
+/* a process that saved itself takes our place */
+static int restart_self(const struct cli *cli, struct restart_opts *opts, struct target *t)
 {
 	struct inherited inherited;
 	uint64_t start = 0, len = 0;
@@ -428,6 +421,68 @@ static int do_restart(const struct cli *cli, struct restart_opts *opts, struct t
 	return err ? err : exec_restarter(cli, opts, t->fd, start, len);
 }
 
+static int restart_all(const struct cli *cli, const struct restart_opts *opts, char **files, int n_files)
+{
+	static const enum restart_lazily lazily[N_MODES] = { RESTART_BY_SIZE, RESTART_EAGERLY, RESTART_LAZILY };
+	struct restart_dmtcp how = { .prefix = opts->dmtcp,
+				     .ckptdir = opts->ckptdir,
+				     .lazily = lazily[opts->mode],
+				     .record = opts->record,
+				     .options = opts->options };
+	char restarter[PATH_MAX];
+	int err = find_restarter(restarter);
+
+	if (err)
+		return cli_exit_code(err);
+	if (opts->mode == MODE_UFFD) {
+		log_error("cannot restart '%s' by a page server: DMTCP saved it, which saves what has not arrived yet "
+			  "as zeros",
+			  files[0]);
+		return CLI_FAILED;
+	}
+	how.restarter = restarter;
+	set_environment(cli, opts);
+	return restart_dmtcp(cli, &how, files, n_files);
+}
+
+static int do_restart(const struct cli *cli, struct restart_opts *opts, char **files, int n_files)
+{
+	struct target target = { .fd = -1, .path = files[0] };
+	const char *member;
+	enum restart_maker maker;
+	bool all;
+	int err = restart_examine(cli, files[0], &member, &all, &maker);
+
+	if (!err && (maker != MADE_BY_ITSELF || n_files > 1))
+		return restart_all(cli, opts, files, n_files);
+	if (!err)
+		err = restart_self(cli, opts, &target);
+	target_release(&target);
+	return cli_exit_code(err);
+}
+
+static int dry_run(const struct cli *cli, struct restart_opts *opts, const char *path)
+{
+	struct target target = { .fd = -1, .path = path };
+	int err = do_dry_run(cli, opts, &target);
+
+	target_release(&target);
+	return cli_exit_code(err);
+}
+
+/* what comes after "--" is for dmtcp_restart; @argv ends there then. Return: the number of what is left */
+static int split_arguments(int argc, char **argv, char ***ret_options)
+{
+	for (int i = 1; i < argc; i++) {
+		if (strcmp(argv[i], "--") == 0) {
+			*ret_options = argv + i + 1;
+			argv[i] = NULL;
+			return i;
+		}
+	}
+	return argc;
+}
+
 static int parse_mode(const char *text, enum mode *ret)
 {
 	for (int i = 0; i < N_MODES; i++) {
@@ -443,14 +498,20 @@ static int run_restart(const struct verb *verb, int argc, char **argv)
 {
 	struct cli cli = { .verb = verb };
 	struct restart_opts opts = { .mode = MODE_AUTO };
-	struct target target = { .fd = -1 };
 	int c, rc;
 
+	argc = split_arguments(argc, argv, &opts.options);
 	while ((c = cli_getopt(&cli, argc, argv, "j:", longs)) != -1) {
 		if (c == OPT_PROFILE) {
 			opts.profile = true;
 		} else if (c == OPT_DRY_RUN) {
 			opts.dry_run = true;
+		} else if (c == OPT_RECORD) {
+			opts.record = true;
+		} else if (c == OPT_DMTCP) {
+			opts.dmtcp = optarg;
+		} else if (c == OPT_CKPTDIR) {
+			opts.ckptdir = optarg;
 		} else if (c == OPT_MODE) {
 			if (parse_mode(optarg, &opts.mode))
 				return cli_usage(&cli, "'%s' is not a mode: auto, eager, lazy or uffd", optarg);
@@ -458,35 +519,40 @@ static int run_restart(const struct verb *verb, int argc, char **argv)
 			return cli_stop_code(&cli);
 		}
 	}
-	rc = cli_operands(&cli, argc, argv, 1, 1);
+	rc = cli_operands(&cli, argc, argv, 1, opts.dry_run ? 1 : MAX_FILES);
 	if (rc)
 		return rc;
-	target.path = argv[optind];
-	rc = opts.dry_run ? do_dry_run(&cli, &opts, &target) : do_restart(&cli, &opts, &target);
-	target_release(&target);
-	return cli_exit_code(rc);
+	if (opts.dry_run)
+		return dry_run(&cli, &opts, argv[optind]);
+	return do_restart(&cli, &opts, argv + optind, argc - optind);
 }
 
 const struct verb verb_restart = {
 	.name = "restart",
-	.synopsis = "[OPTION…] FILE",
-	.summary = "Bring a process back from its checkpoint",
-	.help = "FILE is a checkpoint in DMTCP's v4.0 layout that its program made itself (examples/selfckpt): a "
-		"plain\n"
-		"file, a file on a mount, or IMAGE/MEMBER. The process takes the place of this one. What is damaged "
-		"or\n"
-		"does not fit this machine is an error before the process starts; see thawfs-mtcp-restart for those of "
-		"DMTCP.\n\n"
+	.synopsis = "[OPTION…] FILE… [-- OPTION…]",
+	.summary = "Bring processes back from their checkpoint",
+	.help = "FILE is a checkpoint of DMTCP 4: a plain file, a file on a mount, IMAGE/MEMBER, or an image, of which "
+		"all\n"
+		"DMTCP checkpoints are meant. Several are restarted together. The installed dmtcp_restart does it, "
+		"with "
+		"a\n"
+		"restarter of ours and with the options after --. Images are mounted as long as a process uses them.\n"
+		"Programs that saved themselves (examples/selfckpt) need no DMTCP and take the place of this process.\n"
+		"What is damaged or does not fit this machine is an error before a process starts.\n\n"
 		"      --mode MODE      eager: all memory is read first, by several readers\n"
-		"                       uffd: a page server brings memory from the image, what is touched first; for "
-		"IMAGE/MEMBER\n"
-		"                       and files on a mount\n"
+		"                       uffd: a page server brings memory from the image, what is touched first; "
+		"for\n"
+		"                       IMAGE/MEMBER and files on a mount, if the program saved itself\n"
 		"                       lazy: memory is mapped from the mount or the file and read when touched; the "
 		"mount\n"
 		"                       or file must stay as long as the process\n"
 		"                       auto (default): uffd for 64 MiB and more from an image where it is allowed, "
 		"else lazy\n"
 		"                       from a mount, else eager\n"
+		"      --dmtcp DIR      where DMTCP is installed (default: where $PATH has dmtcp_restart)\n"
+		"      --ckptdir DIR    where its next checkpoints go (default: beside FILE, else the current "
+		"directory)\n"
+		"      --record         note what the process reads first, for later restarts of the same IMAGE\n"
 		"      --profile        print phases and bytes when the process starts\n"
 		"  -j, --threads N      threads that decode, read and fill (default: as many as processors)\n"
 		"      --dry-run        say what of IMAGE/MEMBER would be read, mapped and left, and do nothing\n"

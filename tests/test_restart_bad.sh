@@ -96,8 +96,8 @@ echo no >"$bad"
 must_fail 3 "$thawfs" restart "$bad"
 says "it is not a DMTCP v4.0 image"
 patch $((4096 + 2304)) 00
-must_fail 1 "$thawfs" restart "$bad"
-says "it was made by DMTCP"
+must_fail 1 "$thawfs" restart --dmtcp "$T" "$bad"
+says "has no bin/dmtcp_restart"
 
 # a damaged chunk of an image: nothing starts
 must "$thawfs" pack -q -o "$T/i.thaw" "$good"
