@@ -13,6 +13,7 @@
 #include "imgfmt/output_spare.h"
 #include "imgfmt/section_write.h"
 #include "imgfmt/table.h"
+#include "imgfmt/verify.h"
 #include "imgfmt/verify_output.h"
 
 struct flatten {
@@ -34,6 +35,34 @@ static int fail(const struct flatten *f, int r, const char *what)
 }
 
 /* -- before anything is written --------------------------------------------------------------- */
+
+/* the first that is wrong with the index; a missing base is said by the one that needs it */
+struct first_damage {
+	const struct flatten *f;
+	int error;
+};
+
+static void on_damage(void *ctx, const struct verify_damage *d)
+{
+	struct first_damage *first = ctx;
+
+	if (first->error || d->error == -ENOENT)
+		return;
+	first->error = d->error;
+	log_error("cannot flatten '%s': index at offset %llu: %s", first->f->img->path,
+		  (unsigned long long)d->stored_off, d->what);
+}
+
+/* what is copied as it is must be good as it is: the copy's checksums would be right whatever it says */
+static int check_index(const struct flatten *f)
+{
+	struct first_damage first = { .f = f };
+	const struct verify_opts opts = { .damage = on_damage, .ctx = &first, .index_only = true };
+	struct verify_result result;
+	int r = image_check(f->img, &opts, &result);
+
+	return r ? fail(f, r, strerror(-r)) : first.error;
+}
 
 static int check_spaces(struct flatten *f)
 {
@@ -314,8 +343,10 @@ static int begin_summary(struct flatten *f)
 static int run(struct flatten *f, struct pack_result *ret)
 {
 	struct thaw_header header;
-	int r = check_spaces(f);
+	int r = check_index(f);
 
+	if (!r)
+		r = check_spaces(f);
 	if (!r)
 		r = begin_summary(f);
 	if (!r)

@@ -2,7 +2,8 @@
 /*
  * Making an image stand alone: a copy that has the chunks which the original leaves to its bases. Chunks are copied
  * as they are stored, after a look whether they decode to what their checksum says; nothing is compressed anew. The
- * index stays as it is but for where chunks are; what is packed with and without --base becomes the same image.
+ * index, which must be good by every rule, stays as it is but for where chunks are; what is packed with and without
+ * --base becomes the same image.
  *
  * Address spaces that lead into files of another image (the parents of a CRIU image) cannot be flattened: the
  * copy would have to hold files that the original does not show.
