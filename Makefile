@@ -49,7 +49,7 @@ REPLAYS := $(FUZZERS:%=%.replay)
 BENCHES := $(patsubst %.c,$(BUILD)/%,$(wildcard bench/bench_*.c))
 CFILES  := $(SRC) $(MTCP_SRC) $(wildcard tests/*.c tests/double/*.c bench/*.c examples/*/*.c)
 HFILES  := $(wildcard */*.h restore/mtcp/*.h tests/double/*.h examples/*/*.h)
-SHFILES := $(wildcard tests/*.sh bench/*.sh dist/*.sh dist/*.bash examples/*.sh) .ci/run
+SHFILES := $(wildcard tests/*.sh bench/*.sh dist/*.sh dist/*.bash examples/*.sh) bench/unmap .ci/run
 
 all: $(PROGS) $(RESTARTER) $(EXAMPLES) $(PUBLIC) $(USERS)              ## build the programs (default)
 
@@ -141,7 +141,7 @@ $(PUBLIC): $(patsubst %.c,$(BUILD)/%.o,$(wildcard lib/*.c)) $(BUILD)/libthaw.a
 		&& rm -f $@ && $(AR) rcs $@ $(BUILD)/lib/thaw.o
 $(USERS): $(BUILD)/examples/%: $(wildcard examples/*/*.[ch]) lib/thaw.h $(PUBLIC)
 	@mkdir -p $(@D)
-	$(call say,LINK)$(CC) -Ilib -D_GNU_SOURCE -std=c11 $(WARN) $(CFLAGS) -ffp-contract=off -o $@ \
+	$(call say,LINK)$(CC) -I. -D_GNU_SOURCE -std=c11 $(WARN) $(CFLAGS) -ffp-contract=off -o $@ \
 		$(filter examples/$*/%.c,$^) $(PUBLIC) $(all_libs)
 $(FUZZERS): %: %.o $(BUILD)/libthaw.a
 	$(call say,LINK)$(CC) $(CFLAGS) -fsanitize=fuzzer -o $@ $^ $(all_libs)

@@ -20,7 +20,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "thaw.h"
+#include "lib/thaw.h"
 
 #define SERIES     "nbody"
 #define SNAP_EVERY 3
