@@ -12,6 +12,7 @@
 #include "common/json.h"
 #include "common/log.h"
 #include "restore/gpu_image.h"
+#include "restore/gpu_serve.h"
 
 #define LIST_MAX 64
 
@@ -26,6 +27,12 @@ enum {
 	OPT_ANY_CHIP,
 	OPT_READ_BACK,
 	OPT_PROFILE,
+	OPT_SOCKET,
+	OPT_ALLOW,
+	OPT_TIMEOUT,
+	OPT_SLOT,
+	OPT_SLOTS,
+	OPT_STREAMS,
 };
 
 static const struct option longs[] = {
@@ -41,6 +48,12 @@ static const struct option longs[] = {
 	{ "any-chip", no_argument, NULL, OPT_ANY_CHIP },
 	{ "read-back", no_argument, NULL, OPT_READ_BACK },
 	{ "profile", no_argument, NULL, OPT_PROFILE },
+	{ "socket", required_argument, NULL, OPT_SOCKET },
+	{ "allow", required_argument, NULL, OPT_ALLOW },
+	{ "timeout", required_argument, NULL, OPT_TIMEOUT },
+	{ "slot", required_argument, NULL, OPT_SLOT },
+	{ "slots", required_argument, NULL, OPT_SLOTS },
+	{ "streams", required_argument, NULL, OPT_STREAMS },
 	CLI_LONG_THREADS,
 	CLI_LONG_BASE_PATH,
 	CLI_LONG_BYTES,
@@ -55,7 +68,10 @@ struct gpu_cli {
 	struct thaw_gpu_save_opts save;
 	struct thaw_gpu_load_opts load;
 	struct thaw_gpu_map map[LIST_MAX];
-	const char *out, *gpu;
+	const char *out, *gpu, *socket;
+	uid_t allow[LIST_MAX];
+	size_t n_allow;
+	unsigned timeout_ms;
 	bool plain, profile;
 	const char *discard[LIST_MAX];
 	size_t n_discard;
@@ -290,6 +306,37 @@ static int load(struct gpu_cli *g, char **args, int n)
 	return cli_exit_code(thaw_gpu_unload(loaded));
 }
 
+/* -- serve --------------------------------------------------------------------------------------------- */
+
+static void say_ready(void *ctx)
+{
+	const struct gpu_cli *g = ctx;
+
+	printf("serving %u GPU%s at %s\n", gpu_count(g->drv), cli_plural(gpu_count(g->drv)), g->socket);
+	fflush(stdout);
+}
+
+static int serve(struct gpu_cli *g, char **args, int n)
+{
+	const struct gpu_serve_opts opts = {
+		.socket = g->socket,
+		.allow = g->allow,
+		.n_allow = g->n_allow,
+		.threads = g->cli.threads,
+		.timeout_ms = g->timeout_ms,
+		.pipe = g->load.pipe,
+		.stop = &cli_stop,
+		.ready = say_ready,
+		.ctx = g,
+	};
+
+	(void)args;
+	(void)n;
+	if (!g->socket)
+		return cli_usage(&g->cli, "where? --socket PATH");
+	return cli_exit_code(gpu_serve(g->drv, &opts));
+}
+
 /* -- options ------------------------------------------------------------------------------------------- */
 
 static const struct command {
@@ -299,8 +346,19 @@ static const struct command {
 	int options[16]; /* besides those that cli_getopt() knows */
 } commands[] = {
 	{ "devices", devices, 0, 0, { 0 } },
-	{ "save", save, 1, 100000, { 'o', 'z', OPT_GPU, OPT_PLAIN, OPT_DISCARD, OPT_RAW, OPT_VERIFY, OPT_PROFILE } },
-	{ "load", load, 1, 1, { OPT_MAP, OPT_ANYWHERE, OPT_ANY_CHIP, OPT_READ_BACK, OPT_PROFILE } },
+	{ "save",
+	  save,
+	  1,
+	  100000,
+	  { 'o', 'z', OPT_GPU, OPT_PLAIN, OPT_DISCARD, OPT_RAW, OPT_VERIFY, OPT_PROFILE, OPT_SLOT, OPT_SLOTS,
+	    OPT_STREAMS } },
+	{ "serve", serve, 0, 0, { OPT_SOCKET, OPT_ALLOW, OPT_TIMEOUT, OPT_SLOT, OPT_SLOTS, OPT_STREAMS } },
+	{ "load",
+	  load,
+	  1,
+	  1,
+	  { OPT_SOCKET, OPT_TIMEOUT, OPT_SLOT, OPT_SLOTS, OPT_STREAMS, OPT_MAP, OPT_ANYWHERE, OPT_ANY_CHIP,
+	    OPT_READ_BACK, OPT_PROFILE } },
 };
 
 static const struct command *find_command(const char *name)
@@ -340,6 +398,8 @@ static int parse_map(struct gpu_cli *g, const char *text)
 
 static int take_option(struct gpu_cli *g, int opt)
 {
+	struct gpu_pipe_opts *pipe = &g->load.pipe;
+	uint64_t size;
 	long number;
 
 	switch (opt) {
@@ -382,6 +442,34 @@ static int take_option(struct gpu_cli *g, int opt)
 	case OPT_PROFILE:
 		g->profile = true;
 		break;
+	case OPT_SLOT:
+		if (cli_size(optarg, &size) || size < (64u << 10) || size > (1u << 30) || (size & (size - 1)))
+			return cli_usage(&g->cli, "slot size '%s' is not a power of two from 64K to 1G", optarg);
+		pipe->slot_bytes = (size_t)size;
+		break;
+	case OPT_SLOTS:
+		if (cli_number(optarg, 2, 4096, &number))
+			return cli_usage(&g->cli, "'%s' is not a number from 2 to 4096", optarg);
+		pipe->n_slots = (unsigned)number;
+		break;
+	case OPT_STREAMS:
+		if (cli_number(optarg, 1, 64, &number))
+			return cli_usage(&g->cli, "'%s' is not a number from 1 to 64", optarg);
+		pipe->n_streams = (unsigned)number;
+		break;
+	case OPT_SOCKET:
+		g->socket = optarg;
+		break;
+	case OPT_ALLOW:
+		if (g->n_allow == LIST_MAX || cli_number(optarg, 0, 0x7fffffff, &number))
+			return cli_usage(&g->cli, "'%s' is no user id, or there are too many", optarg);
+		g->allow[g->n_allow++] = (uid_t)number;
+		break;
+	case OPT_TIMEOUT:
+		if (cli_number(optarg, 1, 1000000, &number))
+			return cli_usage(&g->cli, "'%s' is not a number of seconds", optarg);
+		g->timeout_ms = (unsigned)number * 1000;
+		break;
 	}
 	return 0;
 }
@@ -391,7 +479,7 @@ static int parse(struct gpu_cli *g, int argc, char **argv)
 {
 	int opt, code;
 
-	while ((opt = cli_getopt(&g->cli, argc, argv, "o:z:", longs)) >= 0) {
+	while ((opt = cli_getopt(&g->cli, argc, argv, "o:z:j:b", longs)) >= 0) {
 		if (opt == '?')
 			return cli_stop_code(&g->cli);
 		if (g->command && !takes(g->command, opt))
@@ -416,9 +504,12 @@ static int run_command(struct gpu_cli *g, char **args, int n)
 	cli_catch_signals();
 	g->save.threads = g->load.threads = g->cli.threads;
 	g->save.stop = g->load.stop = &cli_stop;
+	g->save.pipe = g->load.pipe;
 	g->load.profile = &g->in;
 	g->load.back_profile = g->save.profile = &g->back;
 	g->load.base_path = g->cli.base_path;
+	g->load.helper = g->socket;
+	g->load.helper_timeout_ms = g->timeout_ms;
 	code = gpu_driver_open(&g->drv) ? CLI_FAILED : c->run(g, args, n);
 	gpu_driver_close(g->drv);
 	return code;
@@ -436,7 +527,7 @@ static int run_gpu(const struct verb *verb, int argc, char **argv)
 		g->command = find_command(argv[1]);
 	code = parse(g, argc, argv);
 	if (code < 0 && argc == optind)
-		code = cli_usage(&g->cli, "which command? devices, save or load");
+		code = cli_usage(&g->cli, "which command? devices, save, load or serve");
 	else if (code < 0 && !g->command)
 		code = cli_usage(&g->cli, "'%s' is no GPU command, or does not stand first", argv[optind]);
 	if (code < 0)
@@ -447,12 +538,13 @@ static int run_gpu(const struct verb *verb, int argc, char **argv)
 
 const struct verb verb_gpu = {
 	.name = "gpu",
-	.synopsis = "devices | save -o OUT.thaw FILE… | load IMAGE",
+	.synopsis = "devices | save -o OUT.thaw FILE… | load IMAGE | serve --socket PATH",
 	.summary = "Device buffers in images: save, load, list GPUs",
 	.help = "devices: the GPUs of this machine.\n"
 		"save: copies files into memory of a GPU and saves that as an image, each file a buffer of its name.\n"
 		"load: puts the buffers of an image, or of a directory with gpu/manifest.json, on the GPUs they are\n"
 		"of, at their addresses, tells how fast that went, and releases them: a check and a measure.\n"
+		"serve: fills memory of other processes, which export it and hand it over, until it gets a signal.\n"
 		"Programs save and load their own memory by thaw_gpu_save() and thaw_gpu_load().\n\n"
 		"  -o, --output FILE    the image; - is standard output\n"
 		"  -z, --level N        as for pack\n"
@@ -467,6 +559,12 @@ const struct verb verb_gpu = {
 		"      --read-back      read all back and compare with the checksums\n"
 		"      --base-path DIR  look for base images there too; may be repeated\n"
 		"  -j, --threads N      threads that compress or decode\n"
+		"      --socket PATH    where to serve; load: have the helper there do it\n"
+		"      --allow UID      let this user in too, besides the own and root; may be repeated\n"
+		"      --timeout N      give up a command that takes more than N seconds\n"
+		"      --slot SIZE      size of a slot of pinned memory (default: 8M)\n"
+		"      --slots N        slots for each GPU (default: 32)\n"
+		"      --streams N      copies that go on side by side (default: 2)\n"
 		"      --profile        what each stage took\n"
 		"  -b, --bytes          exact sizes\n"
 		"      --json           as JSON\n",

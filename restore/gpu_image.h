@@ -53,11 +53,13 @@ struct thaw_gpu_load_opts {
 	const struct thaw_gpu_map *map; /* if there are any, they name every GPU of the image */
 	size_t n_map;
 	const char *const *base_path; /* directories with bases of the image, NULL-terminated; or NULL */
-	unsigned threads; /* that decode, for all GPUs together; 0: processors, less two if there are many */
-	bool anywhere;    /* do not insist on the addresses that buffers had */
-	bool other_chip;  /* load on another kind of GPU */
-	bool read_back;   /* read all back from the GPU and compare with the checksums */
-	bool exportable;  /* make all so that they can be handed to other processes */
+	unsigned threads;           /* that decode, for all GPUs together; 0: processors, less two if there are many */
+	bool anywhere;              /* do not insist on the addresses that buffers had */
+	bool other_chip;            /* load on another kind of GPU */
+	bool read_back;             /* read all back from the GPU and compare with the checksums */
+	const char *helper;         /* socket of `thawfs gpu serve`, which copies instead of this process; or NULL */
+	unsigned helper_timeout_ms; /* 0: none */
+	bool exportable;            /* make all so that they can be handed to other processes */
 	struct gpu_pipe_opts pipe;
 	const volatile int *stop;
 	struct gpu_profile *profile;      /* added to; may be NULL */

@@ -14,6 +14,8 @@
 #include "common/bytes.h"
 #include "common/cleanup.h"
 #include "common/log.h"
+#include "restore/gpu_client.h"
+#include "restore/gpu_fill.h"
 #include "restore/gpu_image.h"
 #include "restore/gpu_private.h"
 #include "restore/gpu_source.h"
@@ -262,53 +264,6 @@ static struct item *current_item(struct target *t)
 	return NULL;
 }
 
-static int next_in(void *ctx, struct gpu_piece *ret)
-{
-	struct target *t = ctx;
-	struct item *it = current_item(t);
-	uint64_t left, len, slot = gpu_pipe_slot_bytes(t->pipe);
-	bool zero = true;
-	int r = 0;
-
-	if (!it)
-		return 0;
-	if (t->load->opts.stop && *t->load->opts.stop) {
-		gpu_keep_error("given up");
-		return -ECANCELED;
-	}
-	left = len = it->record->size - t->off;
-	if (!it->record->discardable) {
-		LOCK_GUARD(&t->load->source_lock);
-
-		/* pieces end at multiples of a slot, so that chunks go to their places whole; zeros are looked for far
-		 * ahead */
-		r = gpu_source_run(t->load->source, it->file, it->record->offset + t->off,
-				   min_u64(left, slot - t->off % slot), &len, &zero);
-		if (!r && zero)
-			r = gpu_source_run(t->load->source, it->file, it->record->offset + t->off, left, &len, &zero);
-	}
-	if (r)
-		return r;
-	*ret = (struct gpu_piece){
-		.addr = it->addr + t->off,
-		.len = len,
-		.off = t->off,
-		.item = (uint32_t)t->items[t->at],
-		.zero = zero,
-	};
-	t->off += len;
-	return 1;
-}
-
-static int fill_in(void *ctx, unsigned worker, const struct gpu_piece *piece, void *buf)
-{
-	struct target *t = ctx;
-	const struct item *it = &t->load->items[piece->item];
-
-	return gpu_source_read(t->load->source, t->first_thread + worker, it->file, it->record->offset + piece->off,
-			       buf, piece->len, gpu_pipe_slot_bytes(t->pipe));
-}
-
 static int next_back(void *ctx, struct gpu_piece *ret)
 {
 	struct target *t = ctx;
@@ -345,28 +300,47 @@ static int compare_back(void *ctx, const struct gpu_piece *piece, const void *bu
 	return 0;
 }
 
+static int read_back(struct target *t)
+{
+	const struct gpu_feed feed = { .next = next_back, .done = compare_back, .ctx = t, .stop = &t->load->stop };
+
+	return gpu_pipe_run(t->pipe, GPU_OUT, &feed, &t->back_profile);
+}
+
 static int fill_target(struct target *t)
 {
-	struct gpu_feed feed = {
-		.next = next_in,
-		.fill = fill_in,
-		.ctx = t,
-		.threads = t->n_threads,
-		.stop = &t->load->stop,
+	struct load *l = t->load;
+	struct gpu_fill_item *items = calloc(t->n_items, sizeof(*items));
+	struct gpu_fill fill = {
+		.source = l->source,
+		.source_lock = &l->source_lock,
+		.items = items,
+		.n_items = t->n_items,
+		.first_thread = t->first_thread,
+		.n_threads = t->n_threads,
+		.stop = &l->stop,
+		.stop_too = l->opts.stop,
 	};
-	int r = gpu_pipe_new(t->gpu, &t->load->opts.pipe, &t->pipe);
+	int r = items ? gpu_pipe_new(t->gpu, &l->opts.pipe, &t->pipe) : gpu_fail(-ENOMEM, "out of memory");
 
-	if (!r)
-		r = gpu_pipe_run(t->pipe, GPU_IN, &feed, &t->profile);
-	if (!r && t->load->opts.read_back) {
-		t->at = 0;
-		t->off = 0;
-		feed.next = next_back;
-		feed.done = compare_back;
-		r = gpu_pipe_run(t->pipe, GPU_OUT, &feed, &t->back_profile);
+	for (size_t i = 0; i < t->n_items && !r; i++) {
+		const struct item *it = &l->items[t->items[i]];
+
+		items[i] = (struct gpu_fill_item){
+			.addr = it->addr,
+			.size = it->record->size,
+			.off = it->record->offset,
+			.file = it->file,
+			.zero = it->record->discardable,
+		};
 	}
+	if (!r && !l->opts.helper)
+		r = gpu_fill_run(&fill, t->pipe, &t->profile);
+	if (!r && l->opts.read_back)
+		r = read_back(t);
 	gpu_pipe_free(t->pipe);
 	t->pipe = NULL;
+	free(items);
 	return r;
 }
 
@@ -428,6 +402,49 @@ static int fill_all(struct load *l)
 			r = t->error;
 			gpu_keep_error(t->error_text);
 		}
+	}
+	return r;
+}
+
+/* -- a helper copies instead ------------------------------------------------------------------------------ */
+
+static int send_items(struct load *l, struct gpu_client *c)
+{
+	int r = 0;
+
+	for (size_t i = 0; i < l->manifest.n_buffers && !r; i++) {
+		const struct item *it = &l->items[i];
+		_cleanup_close_ int fd = -1;
+
+		if (!it->size)
+			continue;
+		r = gpu_export(it->target->gpu, it->handle, &fd);
+		if (!r)
+			r = gpu_client_buffer(c, it->record->id, gpu_info(it->target->gpu)->uuid, it->record->size,
+					      it->size, fd);
+	}
+	return r;
+}
+
+static int ask_helper(struct load *l)
+{
+	struct gpu_client *c = NULL;
+	struct gpu_client_result result;
+	int r = gpu_client_open(l->opts.helper, &c);
+
+	if (!r)
+		r = gpu_client_begin(c, l->path, l->opts.other_chip);
+	if (!r)
+		r = send_items(l, c);
+	if (!r)
+		r = gpu_client_go(c, l->opts.helper_timeout_ms);
+	if (!r)
+		r = gpu_client_wait(c, l->opts.stop, &result);
+	gpu_client_close(c);
+	if (!r && l->opts.profile) {
+		l->opts.profile->bytes += result.bytes;
+		l->opts.profile->zero_bytes += result.zero_bytes;
+		l->opts.profile->wall_ns += result.wall_ns;
 	}
 	return r;
 }
@@ -513,7 +530,10 @@ static int load_all(struct load *l)
 		r = create_all(l);
 	if (!r && l->opts.stop && *l->opts.stop)
 		r = gpu_fail(-ECANCELED, "given up");
-	if (!r)
+	if (!r && l->opts.helper)
+		r = ask_helper(l);
+	/* what a helper did is only to be looked at */
+	if (!r && (!l->opts.helper || l->opts.read_back))
 		r = fill_all(l);
 	if (!r)
 		publish(l);
@@ -593,6 +613,8 @@ static int answer(void *arg)
 	l->loaded.drv = q->drv;
 	if (q->opts)
 		l->opts = *q->opts;
+	/* a helper imports the memory */
+	l->opts.exportable |= l->opts.helper != NULL;
 	l->path = q->path ? q->path : ".";
 	/* a GPU takes at least one thread, and how many there are is in the manifest */
 	l->n_threads = count_threads(l->opts.threads, gpu_count(q->drv));

@@ -154,9 +154,15 @@ void gpu_source_close(struct gpu_source *s)
 	free(s);
 }
 
-const char *gpu_source_name(const struct gpu_source *s)
+int gpu_source_rename(struct gpu_source *s, const char *name)
 {
-	return s->name;
+	char *copy = strdup(name);
+
+	if (!copy)
+		return gpu_fail(-ENOMEM, "out of memory");
+	free(s->name);
+	s->name = copy;
+	return 0;
 }
 
 /* -- files -------------------------------------------------------------------------------------------- */

@@ -18,7 +18,8 @@ int gpu_source_open(const char *path, const char *const *base_path, unsigned thr
 /* the same for files given by their paths instead of names beside a manifest: gpu_source_find() takes any path */
 int gpu_source_open_files(unsigned threads, struct gpu_source **ret);
 void gpu_source_close(struct gpu_source *s);
-const char *gpu_source_name(const struct gpu_source *s);
+/* for messages, when it was opened by a path that says nothing. -ENOMEM */
+int gpu_source_rename(struct gpu_source *s, const char *name);
 
 /* allocated text of the manifest. -ENOENT: there are no device buffers; logged */
 int gpu_source_manifest(struct gpu_source *s, char **ret, size_t *ret_len);
