@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "common/cleanup.h"
 #include "common/log.h"
@@ -266,6 +267,34 @@ int cli_open_image(const struct cli *cli, const char *path, struct image **ret)
 	if (stat(path, &st) == 0 && S_ISDIR(st.st_mode))
 		return open_mounted(&opts, path, ret);
 	return image_open(path, &opts, ret);
+}
+
+const char *cli_image_end(const char *path)
+{
+	for (const char *slash = strchr(path, '/'); slash; slash = strchr(slash + 1, '/')) {
+		_cleanup_free_ char *prefix = strndup(path, (size_t)(slash - path));
+		struct stat st;
+
+		if (prefix && *prefix && stat(prefix, &st) == 0 && S_ISREG(st.st_mode))
+			return slash;
+	}
+	return NULL;
+}
+
+const char *cli_mount_end(const char *path)
+{
+	for (const char *slash = strrchr(path, '/'); slash && slash > path;
+	     slash = memrchr(path, '/', (size_t)(slash - path))) {
+		_cleanup_free_ char *info = NULL;
+
+		if (asprintf(&info, "%.*s/.thaw/info.json", (int)(slash - path), path) < 0) {
+			info = NULL;
+			return NULL;
+		}
+		if (access(info, R_OK) == 0)
+			return slash;
+	}
+	return NULL;
 }
 
 int cli_walk(struct image *img, const char *path, uint32_t *ret_ino)

@@ -134,6 +134,13 @@ int cli_series_exit_code(int err);
 /* open an image that is a file, or by its directory on a mount. Messages are logged */
 int cli_open_image(const struct cli *cli, const char *path, struct image **ret);
 
+/*
+ * where an image ends in a path that leads into it: the slash behind the first part that is a file; or, for files and
+ * directories on a mount (@path is absolute), behind the root of the image. NULL: there is none
+ */
+const char *cli_image_end(const char *path);
+const char *cli_mount_end(const char *path);
+
 /* resolve the PATH operand of a verb. Return: 0, or -errno after a message */
 int cli_walk(struct image *img, const char *path, uint32_t *ret_ino);
 

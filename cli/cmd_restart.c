@@ -71,23 +71,6 @@ static void target_release(struct target *t)
 	free(t->member);
 }
 
-/* the image's root in the path of a file on a mount: the directory that has the hidden one. NULL: it is on none */
-static const char *find_mount_end(const char *path)
-{
-	for (const char *slash = strrchr(path, '/'); slash && slash > path;
-	     slash = memrchr(path, '/', (size_t)(slash - path))) {
-		_cleanup_free_ char *info = NULL;
-
-		if (asprintf(&info, "%.*s/.thaw/info.json", (int)(slash - path), path) < 0) {
-			info = NULL;
-			return NULL;
-		}
-		if (access(info, R_OK) == 0)
-			return slash;
-	}
-	return NULL;
-}
-
 /* the image and the member in it, where @slash separates them */
 static int open_member(const struct cli *cli, const char *path, const char *slash, struct target *t)
 {
@@ -117,7 +100,7 @@ static int open_target(const struct cli *cli, const struct restart_opts *opts, s
 	t->fd = open(t->path, O_RDONLY | O_CLOEXEC);
 	err = t->fd < 0 ? errno : 0;
 	if (err == ENOTDIR)
-		slash = restart_image_end(t->path);
+		slash = cli_image_end(t->path);
 	if (slash)
 		return open_member(cli, t->path, slash, t);
 	if (err) {
@@ -127,7 +110,7 @@ static int open_target(const struct cli *cli, const struct restart_opts *opts, s
 	if (opts->mode == MODE_EAGER || opts->mode == MODE_LAZY)
 		return 0;
 	full = realpath(t->path, NULL);
-	slash = full ? find_mount_end(full) : NULL;
+	slash = full ? cli_mount_end(full) : NULL;
 	return slash ? open_member(cli, full, slash, t) : 0;
 }
 
@@ -301,7 +284,7 @@ static int choose_mode(const struct target *t, enum mode *ret)
 static int do_dry_run(const struct cli *cli, struct restart_opts *opts, struct target *t)
 {
 	static const enum plan_mode modes[N_MODES] = { PLAN_EAGER, PLAN_EAGER, PLAN_LAZY, PLAN_UFFD };
-	const char *slash = restart_image_end(t->path);
+	const char *slash = cli_image_end(t->path);
 	struct plan plan = { 0 };
 	int err;
 

@@ -42,18 +42,6 @@ struct session {
 
 /* -- what there is to restart ------------------------------------------------------------------ */
 
-const char *restart_image_end(const char *path)
-{
-	for (const char *slash = strchr(path, '/'); slash; slash = strchr(slash + 1, '/')) {
-		_cleanup_free_ char *prefix = strndup(path, (size_t)(slash - path));
-		struct stat st;
-
-		if (prefix && *prefix && stat(prefix, &st) == 0 && S_ISREG(st.st_mode))
-			return slash;
-	}
-	return NULL;
-}
-
 static int judge(const char *path, const uint8_t *head, size_t len, enum restart_maker *ret)
 {
 	if (len >= 2 && head[0] == 0x1f && head[1] == 0x8b) {
@@ -105,7 +93,7 @@ int restart_examine(const struct cli *cli, const char *path, const char **ret_me
 
 	*ret_member = NULL;
 	*ret_all = false;
-	if (err == -ENOTDIR && (*ret_member = restart_image_end(path)))
+	if (err == -ENOTDIR && (*ret_member = cli_image_end(path)))
 		return examine_member(cli, path, *ret_member, ret);
 	if (err) {
 		log_error("cannot open '%s': %s", path, strerror(-err));

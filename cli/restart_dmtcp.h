@@ -20,9 +20,6 @@ struct restart_dmtcp {
 	char **options; /* for dmtcp_restart, ended by NULL */
 };
 
-/* where IMAGE ends in IMAGE/MEMBER: the first part of @path that is a file. NULL if none is */
-const char *restart_image_end(const char *path);
-
 enum restart_maker { MADE_BY_ITSELF, MADE_BY_DMTCP, MADE_BY_DMTCP_GZIP };
 
 /*

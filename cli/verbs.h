@@ -22,6 +22,7 @@
 	X(clean)     \
 	X(restart)   \
 	X(gpu)       \
+	X(lazypages) \
 	X(help)
 
 #define X(name) extern const struct verb verb_##name;

@@ -192,14 +192,17 @@ static int server_died(struct keeper *k)
 	return 0;
 }
 
-static void asked_to_end(const struct keeper *k)
+static int asked_to_end(const struct keeper *k)
 {
 	struct signalfd_siginfo info;
 
 	if (read(k->signals, &info, sizeof(info)) != (ssize_t)sizeof(info))
-		return;
+		return 0;
+	if (!k->roster->n_added)
+		return -ECANCELED;
 	log_note("processes still miss memory: the page server ends when it is all there");
 	keeper_fill(k->roster);
+	return 0;
 }
 
 static int wait_once(struct keeper *k)
@@ -214,7 +217,7 @@ static int wait_once(struct keeper *k)
 	if (poll(fds, OWN_FDS + n, -1) < 0)
 		return errno == EINTR ? 0 : -errno;
 	if (fds[0].revents)
-		asked_to_end(k);
+		return asked_to_end(k);
 	if (fds[1].revents) {
 		if (k->roster->complete)
 			return 1;

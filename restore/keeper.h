@@ -36,7 +36,8 @@ void keeper_fill(struct roster *roster);
  * @roster:   of roster_new(); lent
  * A signal that asks to end (SIGINT, SIGTERM, SIGHUP) only begins the filling: to end with something missing would
  * be to end the processes. When server after server dies without placing anything, what is missing is poisoned.
- * Return: 0; -EIO (given up, logged); what ready() returned; -errno (logged)
+ * Return: 0; -ECANCELED (asked to end, and there was no process yet); -EIO (given up, logged); what ready() returned;
+ * -errno (logged)
  */
 int keeper_run(struct image *img, unsigned threads, struct roster *roster, const struct keeper_events *events,
 	       void *ctx);

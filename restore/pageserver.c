@@ -32,6 +32,7 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/ioctl.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "common/bytes.h"
@@ -458,6 +459,8 @@ static bool claim(struct worker *w, struct task *task, uint64_t *ret_end)
 	pthread_mutex_lock(&w->ps->lock);
 	if (task->cursor != NOWHERE)
 		r = pagetable_at(&task->table, task->cursor);
+	while (r && r->on_demand)
+		r = ++r < task->table.ranges + task->table.n ? r : NULL;
 	if (!r) {
 		task->cursor = NOWHERE;
 	} else {
@@ -1044,6 +1047,14 @@ int pageserver_add(struct pageserver *ps, int uffd, pid_t pid, uint32_t space, c
 	return err ? err : roster_add(ps->roster, steal_fd(&fd), pid, space, ranges, n_ranges);
 }
 
+static bool is_private(const struct image_region *r)
+{
+	const uint32_t what = MAP_PRIVATE | MAP_SHARED | MAP_ANONYMOUS | MAP_HUGETLB;
+
+	/* cores say nothing of it */
+	return !r->flags || (r->flags & what) == (MAP_PRIVATE | MAP_ANONYMOUS);
+}
+
 int pageserver_ranges(struct image *img, uint32_t space, struct pageserver_range **ret, size_t *ret_n)
 {
 	_cleanup_free_ struct pageserver_range *ranges = NULL;
@@ -1065,7 +1076,7 @@ int pageserver_ranges(struct image *img, uint32_t space, struct pageserver_range
 		/* not what only the kernel has */
 		if (r.addr >= 1ull << 47 || r.len > 1ull << 47)
 			continue;
-		ranges[n++] = (struct pageserver_range){ r.addr, r.len, r.addr };
+		ranges[n++] = (struct pageserver_range){ r.addr, r.len, r.addr, !is_private(&r) };
 	}
 	err = check_ranges(ranges, n);
 	if (err)

@@ -41,6 +41,7 @@ void pageserver_free(struct pageserver *ps);
 /* addresses [addr, addr + len) of the process have what the space has at @src; whole pages */
 struct pageserver_range {
 	uint64_t addr, len, src;
+	uint64_t on_demand; /* 1: not filled in the background, as it is not expected to be missing */
 };
 
 /*
@@ -56,6 +57,7 @@ int pageserver_add(struct pageserver *ps, int uffd, pid_t pid, uint32_t space, c
 
 /*
  * pageserver_ranges - one range for each region of a space, as pageserver_add() and roster_add() take them
+ * What is not private anonymous memory is given out on demand only.
  * @ret:  the caller frees
  */
 int pageserver_ranges(struct image *img, uint32_t space, struct pageserver_range **ret, size_t *ret_n);

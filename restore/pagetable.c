@@ -89,7 +89,7 @@ static void split(struct pagetable *t, uint64_t addr)
 	memmove(r + 1, r, (t->n - i) * sizeof(*r));
 	t->n++;
 	r[0].len = head;
-	r[1] = (struct pageserver_range){ addr, r[1].len - head, r[1].src + head };
+	r[1] = (struct pageserver_range){ addr, r[1].len - head, r[1].src + head, r[1].on_demand };
 }
 
 int pagetable_remove(struct pagetable *t, uint64_t start, uint64_t end)

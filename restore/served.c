@@ -194,7 +194,7 @@ static int divide(const struct plan *plan, struct division *ret)
 		if (item->action != PLAN_SERVE)
 			continue;
 		d.spans[d.n] = (struct span){ item->addr, item->addr + item->len };
-		d.ranges[d.n] = (struct pageserver_range){ item->addr, item->len, item->addr };
+		d.ranges[d.n] = (struct pageserver_range){ item->addr, item->len, item->addr, 0 };
 		d.leave[d.n] = (struct member_range){ item->off, item->len };
 		d.bytes += item->len;
 		d.n++;

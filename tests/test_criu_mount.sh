@@ -6,57 +6,16 @@
 . "$(dirname "$0")/lib.sh"
 # shellcheck source=tests/lib_mount.sh
 . "$(dirname "$0")/lib_mount.sh"
+# shellcheck source=tests/lib_criu.sh
+. "$(dirname "$0")/lib_criu.sh"
 requires fuse root python3 jq criu
 mnt=$T/mnt
 
-counter() { cut -d' ' -f1 "$1"; }
-hash_of() { cut -d' ' -f2 "$1"; }
-counts_past() { [ "$(counter "$1" 2>/dev/null || echo 0)" -gt "$2" ] 2>/dev/null; }
-# no process has the pid, group or session: criu makes them again
-ids_free() { [ -z "$(ps -e -o pid=,pgid=,sid= | awk -v p="$1" '$1 == p || $2 == p || $3 == p')" ]; }
-kill_target() {
-	local p
-	for p in $(ps -e -o pid=,sid= | awk -v s="$pid" '$2 == s { print $1 }'); do kill -9 "$p" 2>/dev/null; done
-	wait_until 10 ids_free "$pid" || fail "process $pid does not go away"
-}
-
-# dump NAME N-STATUS COMMAND...: start it, take it into $T/NAME, pack that to $T/NAME.thaw; its state is in $T/NAME.status*
-dump() {
-	local name=$1 s
-	shift
-	# from a child that ends, so that init reaps it
-	(setsid "$@" </dev/null >"$T/started" 2>&1 & echo $! >"$T/pid")
-	pid=$(cat "$T/pid")
-	on_exit kill_target
-	for s in $statuses; do
-		wait_until 20 counts_past "$s" 1 || fail "$name did not start: $(cat "$T/started")"
-	done
-	mkdir "$T/$name"
-	"$criu" dump -t "$pid" -D "$T/$name" -v1 -o "$T/dump.log" >"$T/out" 2>&1 || fail "dump: $(cat "$T/out" "$T/dump.log")"
-	wait_until 10 ids_free "$pid" || fail "process $pid is there after the dump"
-	for s in $statuses; do cp "$s" "$s.dumped"; done
-	must "$thawfs" pack -q -o "$T/$name.thaw" "$T/$name"
-	rm -rf "${T:?}/$name"
-}
-# goes_on WHAT: every process of the target counts on from where it was, over the same memory
-goes_on() {
-	local s
-	for s in $statuses; do
-		wait_until 20 counts_past "$s" "$(($(counter "$s.dumped" | sed 's/^0*//') + 2))" ||
-			fail "$1: $s does not go on: $(cat "$s") after $(cat "$s.dumped")"
-		[ "$(hash_of "$s")" = "$(hash_of "$s.dumped")" ] || fail "$1: the memory is another: $(cat "$s")"
-	done
-}
-set_back() {
-	local s
-	kill_target
-	for s in $statuses; do cp "$s.dumped" "$s.new" && cat "$s.new" >"$s"; done
-}
-# restore DIR [OPTION...]: by criu, its messages in $T/restore.log
-restore() {
-	local dir=$1
-	shift
-	"$criu" restore -d -D "$dir" -W "$T/work" -v1 -o restore.log "$@" >"$T/out" 2>&1 9>&-
+# dump_packed NAME COMMAND...: dump, as the image $T/NAME.thaw only
+dump_packed() {
+	dump "$@"
+	must "$thawfs" pack -q -o "$T/$1.thaw" "$T/$1"
+	rm -rf "${T:?}/$1"
 }
 restore_both_ways() {
 	local name=$1 lazy
@@ -80,7 +39,7 @@ restore_both_ways() {
 }
 
 statuses=$T/c.status
-dump c "$bin/tool_target" "$T/c.status" 32
+dump_packed c "$bin/tool_target" "$T/c.status" 32
 restore_both_ways c
 
 # no -W: criu would write its log beside the images, cannot, says so, and nothing is left running
@@ -114,9 +73,9 @@ grep -Eq "cannot read '.*/bad.thaw': member 'pages-[0-9]+.img' at offset [0-9]+:
 unmount "$mnt" "$daemon"
 
 statuses=$T/p.status
-dump python python3 "$src/criu_target.py" python "$T/p.status"
+dump_packed python python3 "$src/criu_target.py" python "$T/p.status"
 restore_both_ways python
 
 statuses="$T/t.status $T/t.status.1 $T/t.status.2"
-dump tree python3 "$src/criu_target.py" tree "$T/t.status"
+dump_packed tree python3 "$src/criu_target.py" tree "$T/t.status"
 restore_both_ways tree
