@@ -157,13 +157,15 @@ static void step(const struct state *in, struct state *out)
 
 static void snap(void)
 {
-	const char *thawfs = getenv("THAWFS") ? getenv("THAWFS") : "thawfs";
+	const char *thawfs = getenv("THAWFS");
 	char src[4096];
 	pid_t pid = fork();
 	int status;
 
 	if (pid < 0)
 		die("fork");
+	if (!thawfs)
+		thawfs = "thawfs";
 	if (pid == 0) {
 		path_of(src, "state", NULL);
 		execlp(thawfs, thawfs, "snap", "-q", "--name", SERIES, "--keep", "3", src, store, (char *)NULL);
