@@ -18,6 +18,7 @@
 #define MAGIC_REG     0x50363636u
 
 #define MESSAGE_MAX   (64u << 20) /* an mm of 65536 areas is 4 MiB */
+#define FILE_MAX      (1u << 30)  /* 40 million runs of pages are less */
 #define WINDOW        (64u << 10)
 #define PAGE          4096u
 
@@ -77,6 +78,8 @@ static int stream_open(const struct parse_dir *dir, const char *name, uint32_t m
 	s.src = file.src;
 	if (s.src->size < 8)
 		return bad(&s, "shorter than its magic");
+	if (s.src->size > FILE_MAX)
+		return bad(&s, "larger than 1 GiB");
 	r = peek(&s, 0, 8, &p);
 	if (!r && (load_le32(p) != MAGIC_COMMON || load_le32(p + 4) != magic))
 		r = bad(&s, "has another magic");
@@ -104,6 +107,9 @@ static int stream_next(struct stream *s, struct pb *ret)
 	if (r)
 		return r;
 	len = load_le32(p);
+	/* a hole full of them would take very long, and all kinds have fields that must be there */
+	if (!len)
+		return bad(s, "an empty message");
 	if (len > MESSAGE_MAX || !range_inside(s->off + 4, len, s->src->size))
 		return bad(s, "a message that reaches past the end of the file");
 	r = peek(s, s->off + 4, len, &p);

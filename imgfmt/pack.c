@@ -179,7 +179,7 @@ static int scan(struct packer *p)
 		exclude[n++] = (struct tree_exclude){ p->out.dir_dev, p->out.dir_ino, output_base_name(&p->out) };
 		exclude[n++] = (struct tree_exclude){ p->out.dir_dev, p->out.dir_ino, output_temporary_name(&p->out) };
 	}
-	return tree_scan(&p->tree, p->opts->src, exclude, n);
+	return tree_scan(&p->tree, p->opts->src, exclude, n, p->opts->stop);
 }
 
 static int open_output(struct packer *p)

@@ -17,11 +17,21 @@
 #include "imgfmt/packer.h"
 #include "imgfmt/parse.h"
 
-#define HEAD        4096
-#define SMALLEST    64 /* a file below this is nothing we know */
-#define COPY_BUFFER (1u << 20)
-#define PATH_ROOM   4096
-#define MAX_OPEN    8 /* files of a CRIU directory kept open at a time */
+#define HEAD            4096
+#define SMALLEST        64 /* a file below this is nothing we know */
+#define COPY_BUFFER     (1u << 20)
+#define GZIP_ONLY       (15 + 16) /* zlib: any window, a gzip header and none else */
+#define GZIP_FIRST_BYTE 0x1f
+#define PATH_ROOM       4096
+#define MAX_OPEN        8 /* files of a CRIU directory kept open at a time */
+
+/* @r, said if it ends the pack; -EBADMSG does not, and an interruption is said by the caller */
+static int failed(const char *path, int r)
+{
+	if (r && r != -EBADMSG && r != -EINTR)
+		log_error("cannot read '%s': %s", *path ? path : ".", strerror(-r));
+	return r;
+}
 
 /* -- files of the tree as sources ------------------------------------------------------------- */
 
@@ -69,6 +79,9 @@ static int tree_source_pread(struct source *src, void *buf, size_t len, uint64_t
 	struct tree_source *ts = (struct tree_source *)src;
 	int fd;
 
+	/* every loop of a parser reads, so this ends all of them */
+	if (ts->files->p->opts->stop && *ts->files->p->opts->stop)
+		return -EINTR;
 	if (ts->image)
 		return image_read(ts->files->p->parents[ts->image - 1], ts->ctx, ts->ino, off, buf, len);
 	fd = tree_file_fd(ts->files, ts->ino);
@@ -346,7 +359,7 @@ static int open_parent_image(struct packer *p, const char *target)
 		return 0;
 	bigger = reallocarray(p->parents, p->n_parents + 1, sizeof(struct image *));
 	if (!bigger)
-		return -ENOMEM;
+		return failed(path, -ENOMEM);
 	p->parents = bigger;
 	if (image_open(path, &opts, &p->parents[p->n_parents]))
 		return 0;
@@ -387,7 +400,7 @@ static int link_parent(struct criu_dir *d, struct criu_dir **ret)
 	}
 	*ret = criu_dir_new(d->files, image, (uint32_t)dir);
 	if (!*ret)
-		return -ENOMEM;
+		return failed(d->path, -ENOMEM);
 	d->dir.parent = &(*ret)->dir;
 	return 0;
 }
@@ -410,7 +423,7 @@ static int parse_criu_directory(struct packer *p, uint32_t ino)
 	files_init(&files, p);
 	chain[n] = criu_dir_new(&files, 0, ino);
 	if (!chain[n])
-		return -ENOMEM;
+		return failed("", -ENOMEM);
 	if (parse_criu_detect(&chain[0]->dir)) {
 		while (!r && chain[n] && n < THAW_MAX_DEPTH) {
 			r = link_parent(chain[n], &chain[n + 1]);
@@ -420,7 +433,7 @@ static int parse_criu_directory(struct packer *p, uint32_t ino)
 		if (chain[n])
 			chain[n]->dir.parent_missing = true;
 		if (!r)
-			r = parse_criu(&p->layout, &chain[0]->dir, note_to_packer, chain[0]);
+			r = failed(chain[0]->path, parse_criu(&p->layout, &chain[0]->dir, note_to_packer, chain[0]));
 		p->has_criu = true;
 		for (uint64_t i = 0; i < tree_node(&p->tree, ino)->n_names; i++) {
 			const struct tree_name *name = table_at(&p->tree.names, tree_node(&p->tree, ino)->first + i);
@@ -477,44 +490,89 @@ static int parse_file_as(struct packer *p, int format, const struct parse_file *
 	return 0;
 }
 
-/* inflate @fd into an unnamed file. 0 and the descriptor, 1: not a whole gzip file, -errno */
-static int inflate_to_spool(struct packer *p, int fd, int *ret_fd, uint64_t *ret_size)
+enum gzip_end { GZIP_WHOLE, GZIP_DAMAGED, GZIP_MORE };
+
+struct inflater {
+	z_stream z;
+	struct packer *p;
+	int in, out;
+	uint64_t in_off, size;
+	bool at_end; /* of a stream: another one may follow */
+	uint8_t *buf, *plain;
+};
+
+/* Return: whether there is input, or -errno */
+static int fill_input(struct inflater *f)
+{
+	ssize_t n;
+
+	if (f->z.avail_in)
+		return 1;
+	do
+		n = pread(f->in, f->buf, COPY_BUFFER, (off_t)f->in_off);
+	while (n < 0 && errno == EINTR);
+	if (n < 0)
+		return -errno;
+	f->in_off += (uint64_t)n;
+	f->z.next_in = f->buf;
+	f->z.avail_in = (uInt)n;
+	return n > 0;
+}
+
+/* one step. Return: 1: go on; 0 with *ret set: the end; -errno */
+static int inflate_some(struct inflater *f, enum gzip_end *ret)
+{
+	int r = fill_input(f), code;
+	size_t n;
+
+	if (r < 0)
+		return r;
+	*ret = !r ? (f->at_end ? GZIP_WHOLE : GZIP_DAMAGED) : GZIP_MORE;
+	/* streams may follow each other; what does not begin like one is something else */
+	if (!r || (f->at_end && f->z.next_in[0] != GZIP_FIRST_BYTE))
+		return 0;
+	f->at_end = false;
+	f->z.next_out = f->plain;
+	f->z.avail_out = COPY_BUFFER;
+	code = inflate(&f->z, Z_NO_FLUSH);
+	if (code == Z_MEM_ERROR)
+		return -ENOMEM;
+	if (code != Z_OK && code != Z_STREAM_END && code != Z_BUF_ERROR) {
+		/* not even a header: a byte that happens to be the same */
+		*ret = f->size && f->z.total_out == 0 ? GZIP_MORE : GZIP_DAMAGED;
+		return 0;
+	}
+	n = COPY_BUFFER - f->z.avail_out;
+	r = io_write(f->out, f->plain, n);
+	if (r)
+		return r;
+	f->size += n;
+	f->at_end = code == Z_STREAM_END;
+	if (f->at_end && inflateReset(&f->z) != Z_OK)
+		return -EINVAL;
+	return f->p->opts->stop && *f->p->opts->stop ? -EINTR : 1;
+}
+
+/* inflate @fd into an unnamed file, which *ret_fd is if the whole file is gzip. Return: 0 or -errno */
+static int inflate_to_spool(struct packer *p, int fd, enum gzip_end *ret_end, int *ret_fd, uint64_t *ret_size)
 {
 	_cleanup_close_ int out = open(p->out.dir ? p->out.dir : "/var/tmp", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
-	_cleanup_free_ char *buf = malloc(COPY_BUFFER);
-	int in = fcntl(fd, F_DUPFD_CLOEXEC, 3), n, code, r = 0;
-	uint64_t size = 0;
-	gzFile gz;
+	_cleanup_free_ uint8_t *buf = malloc((size_t)2 * COPY_BUFFER);
+	struct inflater f = { .p = p, .in = fd, .out = out, .buf = buf };
+	int r;
 
-	if (out < 0 || in < 0 || !buf || !(gz = gzdopen(in, "rb"))) {
-		r = errno ? -errno : -ENOMEM;
-		if (in >= 0)
-			close(in);
-		return r;
-	}
-	gzbuffer(gz, COPY_BUFFER);
-	while (!r && (n = gzread(gz, buf, COPY_BUFFER)) > 0) {
-		for (int done = 0; done < n && !r;) {
-			ssize_t w = write(out, buf + done, (size_t)(n - done));
-
-			r = w < 0 && errno != EINTR ? -errno : 0;
-			done += w > 0 ? (int)w : 0;
-		}
-		size += (uint64_t)n;
-		if (p->opts->stop && *p->opts->stop)
-			r = -EINTR;
-	}
-	if (!r && n < 0) {
-		gzerror(gz, &code);
-		/* what cannot be read is not what is damaged */
-		r = code == Z_ERRNO ? -errno : code == Z_MEM_ERROR ? -ENOMEM : 1;
-	}
-	if (gzclose(gz) != Z_OK && !r)
-		r = 1;
+	if (out < 0)
+		return -errno;
+	if (!buf || inflateInit2(&f.z, GZIP_ONLY) != Z_OK)
+		return -ENOMEM;
+	f.plain = buf + COPY_BUFFER;
+	while ((r = inflate_some(&f, ret_end)) == 1)
+		;
+	inflateEnd(&f.z);
 	if (r)
 		return r;
 	*ret_fd = steal_fd(&out);
-	*ret_size = size;
+	*ret_size = f.size;
 	return 0;
 }
 
@@ -522,8 +580,10 @@ static int inflate_to_spool(struct packer *p, int fd, int *ret_fd, uint64_t *ret
 static int gunzip_member(struct packer *p, uint32_t ino, int fd, const char *path, bool *ret_done)
 {
 	struct tree_node *node = tree_node(&p->tree, ino);
+	_cleanup_close_ int spool = -1;
+	enum gzip_end end = GZIP_DAMAGED;
 	uint64_t size = 0;
-	int spool = -1, r;
+	int r;
 
 	*ret_done = false;
 	if (!p->opts->gunzip) {
@@ -533,18 +593,25 @@ static int gunzip_member(struct packer *p, uint32_t ino, int fd, const char *pat
 			"be restored lazily; --gunzip stores what is in it");
 		return 0;
 	}
-	r = inflate_to_spool(p, fd, &spool, &size);
-	if (r == 1) {
-		packer_note(p, path, "gzip inside, but damaged or cut short: kept as it is");
-		return 0;
-	}
+	r = inflate_to_spool(p, fd, &end, &spool, &size);
 	if (r) {
-		log_error("cannot unpack the gzip image '%s': %s", path, strerror(-r));
+		if (r != -EINTR)
+			log_error("cannot unpack the gzip image '%s': %s", path, strerror(-r));
 		return r;
+	}
+	if (packer_changed(node, fd)) {
+		log_error("cannot pack '%s': it changed while it was read", path);
+		return -EAGAIN;
+	}
+	if (end != GZIP_WHOLE) {
+		packer_note(p, path,
+			    end == GZIP_DAMAGED ? "gzip inside, but damaged or cut short: kept as it is"
+						: "gzip inside, but something else behind it: kept as it is");
+		return 0;
 	}
 	p->tree.total_bytes += size - (uint64_t)node->st.st_size;
 	node->st.st_size = (off_t)size;
-	node->spool_fd = spool;
+	node->spool_fd = steal_fd(&spool);
 	*ret_done = true;
 	return 0;
 }
@@ -573,9 +640,10 @@ static int look_at(struct packer *p, uint32_t ino, int fd, const char *path)
 {
 	struct tree_node *node = tree_node(&p->tree, ino);
 	struct parse_file file = { .ino = ino };
+	struct tree_files files;
 	uint8_t head[HEAD];
 	size_t len = 0;
-	int format, copy, r = read_head(fd, head, &len);
+	int format, r = read_head(fd, head, &len);
 	bool inflated;
 
 	if (r) {
@@ -595,12 +663,11 @@ static int look_at(struct packer *p, uint32_t ino, int fd, const char *path)
 	}
 	if (format != THAW_DMTCP && format != THAW_CORE)
 		return 0;
-	copy = packer_reopen(p, ino);
-	r = copy < 0 ? copy : source_open_fd(copy, path, &file.src);
-	if (!r)
-		r = parse_file_as(p, format, &file, path);
-	source_close(file.src);
-	return r;
+	files_init(&files, p);
+	file.src = make_source(&files, 0, ino, (uint64_t)node->st.st_size, path);
+	r = file.src ? parse_file_as(p, format, &file, path) : -ENOMEM;
+	files_release(&files);
+	return failed(path, r);
 }
 
 /* an error here ends the pack, as it would when the data is read: without it, views would be lost silently */
@@ -626,14 +693,14 @@ int packer_parse(struct packer *p)
 	for (uint32_t ino = 0; ino < p->tree.nodes.n && !r; ino++) {
 		const struct tree_node *node = tree_node(&p->tree, ino);
 
-		if (S_ISDIR(node->st.st_mode))
+		if (p->opts->stop && *p->opts->stop)
+			r = -EINTR;
+		else if (S_ISDIR(node->st.st_mode))
 			r = parse_criu_directory(p, ino);
 		else if (S_ISREG(node->st.st_mode) && node->st.st_size >= SMALLEST && node->format == THAW_PLAIN)
 			r = look_at_file(p, ino);
 	}
-	if (!r)
-		r = layout_finish(&p->layout);
 	if (r)
-		log_error("cannot pack '%s': %s", p->opts->src, strerror(-r));
-	return r;
+		return r;
+	return failed(p->opts->src, layout_finish(&p->layout));
 }

@@ -25,8 +25,7 @@ struct reading {
 	uint64_t window_off, window_len, window_next;
 };
 
-/* is the source changed since the tree was scanned? */
-static bool changed(const struct tree_node *node, int fd)
+bool packer_changed(const struct tree_node *node, int fd)
 {
 	struct stat st;
 
@@ -40,7 +39,7 @@ static bool changed(const struct tree_node *node, int fd)
 int packer_input_done(void *ctx, struct writer_input *input)
 {
 	struct packer *p = ctx;
-	int r = changed(tree_node(&p->tree, input->ino), input->fd) ? -EAGAIN : 0;
+	int r = packer_changed(tree_node(&p->tree, input->ino), input->fd) ? -EAGAIN : 0;
 
 	if (r)
 		log_error("cannot pack '%s': it changed while it was read", input->name);
@@ -237,7 +236,7 @@ static int read_file(struct reading *rd, uint32_t ino)
 	if (r)
 		return r;
 	r = writer_input_begin(rd->p->writer, rd->input);
-	if (!r && changed(tree_node(&rd->p->tree, ino), rd->input->fd)) {
+	if (!r && packer_changed(tree_node(&rd->p->tree, ino), rd->input->fd)) {
 		log_error("cannot pack '%s': it changed while the tree was read", rd->input->name);
 		r = -EAGAIN;
 	}

@@ -43,6 +43,9 @@ void packer_note(struct packer *p, const char *path, const char *note);
 /* recognize and parse; Return: 0, or an error that ends the pack (not: content that is not understood) */
 int packer_parse(struct packer *p);
 
+/* is the open file not what it was when the tree was scanned? */
+bool packer_changed(const struct tree_node *node, int fd);
+
 /* all the data of all files into the writer, drained */
 int packer_read(struct packer *p);
 

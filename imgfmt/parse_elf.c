@@ -18,7 +18,8 @@
 
 #define NOTES_MAX       (64u << 20) /* NT_FILE of 65536 mappings with long names is 4 MiB */
 #define HEADERS_AT_ONCE 512
-#define PRPSINFO_PID64  24 /* in struct elf_prpsinfo, 64 bit */
+#define HEADERS_MAX     (4u << 20) /* a process has 65530 mappings unless vm.max_map_count is raised */
+#define PRPSINFO_PID64  24         /* in struct elf_prpsinfo, 64 bit */
 #define PRPSINFO_PID386 12
 #define VIEW_END        (1ull << 63)
 
@@ -92,6 +93,8 @@ static int read_ehdr(struct elf *e)
 		e->phnum =
 			load_le32(section + (e->is64 ? offsetof(Elf64_Shdr, sh_info) : offsetof(Elf32_Shdr, sh_info)));
 	}
+	if (e->phnum > HEADERS_MAX)
+		return bad(e, shoff, "more than 4194304 program headers");
 	if (!range_inside(e->phoff, e->phnum * e->phentsize, src->size))
 		return bad(e, e->phoff, "program headers reach past the end of the file");
 	return 0;

@@ -55,6 +55,8 @@ static inline int pb_next(struct pb *pb, struct pb_field *ret)
 		return -EBADMSG;
 	f.number = key >> 3;
 	f.type = key & 7;
+	if (!f.number)
+		return -EBADMSG;
 	switch (f.type) {
 	case PB_VARINT:
 		if (pb_varint(pb, &f.value))

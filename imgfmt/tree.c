@@ -272,7 +272,8 @@ static int list_directory(int fd, char ***ret_names, size_t *ret_n)
 	return r;
 }
 
-static int scan_directory(struct tree *tree, uint32_t dir, const struct tree_exclude *exclude, unsigned n_exclude)
+static int scan_directory(struct tree *tree, uint32_t dir, const struct tree_exclude *exclude, unsigned n_exclude,
+			  const volatile int *stop)
 {
 	_cleanup_close_ int fd = tree_open(tree, dir);
 	char where[PATH_ROOM];
@@ -294,6 +295,10 @@ static int scan_directory(struct tree *tree, uint32_t dir, const struct tree_exc
 
 		if (excluded(&self, names[i], exclude, n_exclude))
 			continue;
+		if (stop && *stop) {
+			r = -EINTR;
+			break;
+		}
 		r = fstatat(fd, names[i], &st, AT_SYMLINK_NOFOLLOW) ? -errno : 0;
 		if (!r)
 			r = add_entry(tree, fd, dir, names[i], &st);
@@ -309,7 +314,7 @@ static int scan_directory(struct tree *tree, uint32_t dir, const struct tree_exc
 }
 
 static int scan_root_directory(struct tree *tree, const struct stat *st, const struct tree_exclude *exclude,
-			       unsigned n_exclude)
+			       unsigned n_exclude, const volatile int *stop)
 {
 	struct tree_node *root = table_push(&tree->nodes);
 	char path[64];
@@ -326,7 +331,7 @@ static int scan_root_directory(struct tree *tree, const struct stat *st, const s
 	/* the list of nodes is the queue */
 	for (uint32_t ino = 0; !r && ino < tree->nodes.n; ino++)
 		if (S_ISDIR(tree_node(tree, ino)->st.st_mode))
-			r = scan_directory(tree, ino, exclude, n_exclude);
+			r = scan_directory(tree, ino, exclude, n_exclude, stop);
 	return r;
 }
 
@@ -368,7 +373,8 @@ static int open_parent(struct tree *tree, const char *src)
 	return tree->root_fd < 0 ? -errno : 0;
 }
 
-int tree_scan(struct tree *tree, const char *src, const struct tree_exclude *exclude, unsigned n_exclude)
+int tree_scan(struct tree *tree, const char *src, const struct tree_exclude *exclude, unsigned n_exclude,
+	      const volatile int *stop)
 {
 	struct stat st;
 	int r;
@@ -382,7 +388,7 @@ int tree_scan(struct tree *tree, const char *src, const struct tree_exclude *exc
 	if (!r && S_ISDIR(st.st_mode)) {
 		tree->root_fd = open(src, O_PATH | O_DIRECTORY | O_CLOEXEC);
 		if (tree->root_fd >= 0)
-			return scan_root_directory(tree, &st, exclude, n_exclude);
+			return scan_root_directory(tree, &st, exclude, n_exclude, stop);
 		r = -errno;
 	} else if (!r && S_ISREG(st.st_mode)) {
 		tree->single = true;

@@ -61,9 +61,11 @@ struct tree_exclude {
 
 /*
  * tree_scan - read the tree below @src
+ * @stop:  set by a signal handler: give up with -EINTR; may be NULL
  * Names everything that cannot be read. Return: 0, -errno. The tree is to be released in any case.
  */
-int tree_scan(struct tree *tree, const char *src, const struct tree_exclude *exclude, unsigned n_exclude);
+int tree_scan(struct tree *tree, const char *src, const struct tree_exclude *exclude, unsigned n_exclude,
+	      const volatile int *stop);
 void tree_release(struct tree *tree);
 
 static inline struct tree_node *tree_node(const struct tree *tree, uint32_t ino)

@@ -113,6 +113,31 @@ rm -rf "$T/out"
 must "$thawfs" unpack -q "$T/g.thaw" "$T/out"
 gzip -dc <"$T/g.dmtcp" | cmp - "$T/out/g.dmtcp" || fail "--gunzip changed bytes"
 [ "$("$thawfs" maps --json "$T/g.thaw" | jq -r '.spaces[0].kind')" = dmtcp ] || fail "--gunzip: no view"
+# in two parts it is still gzip; with anything else behind it, or cut, it stays as it is
+gzip -dc <"$T/g.dmtcp" >"$T/plain"
+{ head -c 5000000 "$T/plain" | gzip -1 && tail -c +5000001 "$T/plain" | gzip -1; } >"$T/h.dmtcp"
+must "$thawfs" pack -q --gunzip -o "$T/g.thaw" "$T/h.dmtcp"
+rm -rf "$T/out"
+must "$thawfs" unpack -q "$T/g.thaw" "$T/out"
+must cmp "$T/plain" "$T/out/h.dmtcp"
+not_whole() { # TEXT
+	"$thawfs" pack -q --gunzip -o "$T/g.thaw" "$T/h.dmtcp" 2>"$T/said" || fail "pack: $(cat "$T/said")"
+	grep -q "gzip inside, but $1: kept as it is" "$T/said" || fail "said: $(cat "$T/said")"
+	[ "$(wc -l <"$T/said")" = 1 ] || fail "said: $(cat "$T/said")"
+	rm -rf "$T/out"
+	must "$thawfs" unpack -q "$T/g.thaw" "$T/out"
+	must cmp "$T/h.dmtcp" "$T/out/h.dmtcp"
+}
+for junk in 'what follows' '\037' '\037\213 no header' '\000\000\000\000'; do
+	# shellcheck disable=SC2059
+	{ cat "$T/g.dmtcp" && printf "$junk"; } >"$T/h.dmtcp"
+	not_whole "\(something else behind it\|damaged or cut short\)"
+done
+{ cat "$T/g.dmtcp" && printf 'what follows'; } >"$T/h.dmtcp"
+not_whole "something else behind it"
+head -c -5 "$T/g.dmtcp" >"$T/h.dmtcp"
+not_whole "damaged or cut short"
+rm "$T/plain" "$T/h.dmtcp"
 
 # cut anywhere, and contradictory: as plain bytes, with one line
 without_view() { # NAME TEXT
@@ -135,6 +160,18 @@ without_view new.dmtcp "not known"
 must "$gen" core "$T/whole.core" --size=1M
 head -c 200 "$T/whole.core" >"$T/cut.core"
 without_view cut.core "ELF core, offset 64: program headers reach past the end"
+# headers without end, in a hole: 4 KiB on the disk that would take hours
+{
+	printf '\177ELF\2\1\1\0\0\0\0\0\0\0\0\0\4\0\76\0\1\0\0\0\0\0\0\0\0\0\0\0'
+	printf '\200\0\0\0\0\0\0\0\100\0\0\0\0\0\0\0\0\0\0\0\100\0\70\0\377\377\100\0\1\0\0\0'
+	head -c 44 /dev/zero && printf '\377\377\377\377' && head -c 80 /dev/zero
+} >"$T/endless.core"
+if truncate -s 240518168784 "$T/endless.core" 2>"$T/said"; then
+	timeout 60 "$thawfs" pack -q -o "$T/endless.thaw" "$T/endless.core" 2>"$T/said" || fail "pack: exit $?: $(cat "$T/said")"
+	grep -q "without memory views: ELF core, offset 64: more than 4194304 program headers" "$T/said" || fail "said: $(cat "$T/said")"
+	"$thawfs" info --json "$T/endless.thaw" | jq -e '.logical_bytes == 240518168784' >/dev/null || fail "a large core is not kept"
+	rm "$T/endless.core"
+fi
 # a core that a limit cut short is still a core: what is missing is absent
 head -c 600000 "$T/whole.core" >"$T/short.core"
 packed short.core
@@ -144,6 +181,14 @@ must "$gen" criu "$T/odd" --size=1M
 truncate -s -4096 "$T/odd/pages-1.img"
 packed odd
 grep -q "pagemap-1234.img: no memory view: .*'pages-1.img' ends at offset" "$T/said" || fail "said: $(cat "$T/said")"
+# messages without end in a hole, which are empty, or all zeros, or just too many
+for size in 500M 1T; do
+	cp "$T/odd/files.img" "$T/files.img"
+	truncate -s $size "$T/odd/files.img" || continue
+	timeout 60 "$thawfs" pack -q -o "$T/odd.thaw" "$T/odd" 2>"$T/said" || fail "pack: exit $?: $(cat "$T/said")"
+	grep -q "files.img, offset [0-9]*: \(an empty message\|larger than 1 GiB\)" "$T/said" || fail "said: $(cat "$T/said")"
+	mv "$T/files.img" "$T/odd/files.img"
+done
 rm "$T/odd/pages-1.img"
 packed odd
 grep -q "its 'pages-1.img' is not there" "$T/said" || fail "said: $(cat "$T/said")"
