@@ -12,6 +12,7 @@
 #include "common/json.h"
 #include "common/log.h"
 #include "restore/gpu_image.h"
+#include "restore/gpu_resume.h"
 #include "restore/gpu_serve.h"
 
 #define LIST_MAX 64
@@ -33,6 +34,8 @@ enum {
 	OPT_SLOT,
 	OPT_SLOTS,
 	OPT_STREAMS,
+	OPT_STORAGE,
+	OPT_TOOL,
 };
 
 static const struct option longs[] = {
@@ -54,6 +57,8 @@ static const struct option longs[] = {
 	{ "slot", required_argument, NULL, OPT_SLOT },
 	{ "slots", required_argument, NULL, OPT_SLOTS },
 	{ "streams", required_argument, NULL, OPT_STREAMS },
+	{ "storage", required_argument, NULL, OPT_STORAGE },
+	{ "tool", required_argument, NULL, OPT_TOOL },
 	CLI_LONG_THREADS,
 	CLI_LONG_BASE_PATH,
 	CLI_LONG_BYTES,
@@ -68,7 +73,7 @@ struct gpu_cli {
 	struct thaw_gpu_save_opts save;
 	struct thaw_gpu_load_opts load;
 	struct thaw_gpu_map map[LIST_MAX];
-	const char *out, *gpu, *socket;
+	const char *out, *gpu, *socket, *storage, *tool;
 	uid_t allow[LIST_MAX];
 	size_t n_allow;
 	unsigned timeout_ms;
@@ -337,6 +342,41 @@ static int serve(struct gpu_cli *g, char **args, int n)
 	return cli_exit_code(gpu_serve(g->drv, &opts));
 }
 
+/* -- resume -------------------------------------------------------------------------------------------- */
+
+static int resume(struct gpu_cli *g, char **args, int n)
+{
+	struct gpu_uuid_pair pairs[LIST_MAX];
+	const struct gpu_resume_opts opts = {
+		.pairs = pairs,
+		.n_pairs = g->load.n_map,
+		.threads = g->cli.threads,
+		.storage = g->storage,
+		.tool = g->tool,
+		.pipe = g->load.pipe,
+		.stop = &cli_stop,
+	};
+	struct gpu_resume_result res = { 0 };
+	char size[SIZE_TEXT_EXACT];
+	long pid;
+	int r;
+
+	(void)n;
+	if (cli_number(args[0], 1, 0x3fffffff, &pid))
+		return cli_usage(&g->cli, "'%s' is no process id", args[0]);
+	for (size_t i = 0; i < g->load.n_map; i++) {
+		memcpy(pairs[i].before, g->map[i].from, sizeof(pairs[i].before));
+		memcpy(pairs[i].after, g->map[i].to, sizeof(pairs[i].after));
+	}
+	r = gpu_resume(g->drv, (pid_t)pid, &opts, &res);
+	if (r)
+		return cli_exit_code(r);
+	printf("process %ld runs: %s of memory looked through in %.3f s, restored in %.3f s\n", pid,
+	       cli_size_text(&g->cli, res.resident_bytes, size), (double)res.resident_ns / 1e9,
+	       (double)res.restore_ns / 1e9);
+	return CLI_GOOD;
+}
+
 /* -- options ------------------------------------------------------------------------------------------- */
 
 static const struct command {
@@ -352,6 +392,7 @@ static const struct command {
 	  100000,
 	  { 'o', 'z', OPT_GPU, OPT_PLAIN, OPT_DISCARD, OPT_RAW, OPT_VERIFY, OPT_PROFILE, OPT_SLOT, OPT_SLOTS,
 	    OPT_STREAMS } },
+	{ "resume", resume, 1, 1, { OPT_MAP, OPT_STORAGE, OPT_TOOL, OPT_SLOT, OPT_SLOTS, OPT_STREAMS } },
 	{ "serve", serve, 0, 0, { OPT_SOCKET, OPT_ALLOW, OPT_TIMEOUT, OPT_SLOT, OPT_SLOTS, OPT_STREAMS } },
 	{ "load",
 	  load,
@@ -457,6 +498,12 @@ static int take_option(struct gpu_cli *g, int opt)
 			return cli_usage(&g->cli, "'%s' is not a number from 1 to 64", optarg);
 		pipe->n_streams = (unsigned)number;
 		break;
+	case OPT_STORAGE:
+		g->storage = optarg;
+		break;
+	case OPT_TOOL:
+		g->tool = optarg;
+		break;
 	case OPT_SOCKET:
 		g->socket = optarg;
 		break;
@@ -527,7 +574,7 @@ static int run_gpu(const struct verb *verb, int argc, char **argv)
 		g->command = find_command(argv[1]);
 	code = parse(g, argc, argv);
 	if (code < 0 && argc == optind)
-		code = cli_usage(&g->cli, "which command? devices, save, load or serve");
+		code = cli_usage(&g->cli, "which command? devices, save, load, serve or resume");
 	else if (code < 0 && !g->command)
 		code = cli_usage(&g->cli, "'%s' is no GPU command, or does not stand first", argv[optind]);
 	if (code < 0)
@@ -538,13 +585,16 @@ static int run_gpu(const struct verb *verb, int argc, char **argv)
 
 const struct verb verb_gpu = {
 	.name = "gpu",
-	.synopsis = "devices | save -o OUT.thaw FILE… | load IMAGE | serve --socket PATH",
+	.synopsis = "devices | save -o OUT.thaw FILE… | load IMAGE | serve --socket PATH | resume PID",
 	.summary = "Device buffers in images: save, load, list GPUs",
 	.help = "devices: the GPUs of this machine.\n"
 		"save: copies files into memory of a GPU and saves that as an image, each file a buffer of its name.\n"
 		"load: puts the buffers of an image, or of a directory with gpu/manifest.json, on the GPUs they are\n"
 		"of, at their addresses, tells how fast that went, and releases them: a check and a measure.\n"
 		"serve: fills memory of other processes, which export it and hand it over, until it gets a signal.\n"
+		"resume: a process that the driver checkpointed (cuda-checkpoint): brings in its memory by many "
+		"threads,\n"
+		"then has the driver restore and unlock it.\n"
 		"Programs save and load their own memory by thaw_gpu_save() and thaw_gpu_load().\n\n"
 		"  -o, --output FILE    the image; - is standard output\n"
 		"  -z, --level N        as for pack\n"
@@ -565,6 +615,9 @@ const struct verb verb_gpu = {
 		"      --slot SIZE      size of a slot of pinned memory (default: 8M)\n"
 		"      --slots N        slots for each GPU (default: 32)\n"
 		"      --streams N      copies that go on side by side (default: 2)\n"
+		"      --storage IMAGE  resume: what the driver leaves to its caller to fill, a buffer for each GPU\n"
+		"      --tool PROGRAM   resume: run this where the driver has no checkpoints (default: "
+		"cuda-checkpoint)\n"
 		"      --profile        what each stage took\n"
 		"  -b, --bytes          exact sizes\n"
 		"      --json           as JSON\n",

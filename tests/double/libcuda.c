@@ -1277,49 +1277,208 @@ cu_result cuEventSynchronize(cu_event event)
 
 /* -- checkpoints --------------------------------------------------------------------------------------- */
 
+/*
+ * A process that can be checkpointed is a file of $THAW_DOUBLE_STATE with its number as name: "state storage rss",
+ * where storage are the bytes of its device memory on each card, and rss is what was resident when it was restored.
+ */
+struct process {
+	int state;
+	long storage, rss;
+};
+
+/* what was handed out by a restore: one at a time is enough */
+static struct {
+	struct cu_storage head;
+	struct cu_storage_device devices[MAX_DEVICES];
+	struct mapping *maps[MAX_DEVICES];
+	int pid;
+	bool used;
+} handed_out;
+
+static bool process_path(int pid, const char *suffix, char path[256])
+{
+	const char *dir = getenv("THAW_DOUBLE_STATE");
+
+	return dir && snprintf(path, 256, "%s/%d%s", dir, pid, suffix) < 256;
+}
+
+static cu_result load_process(int pid, struct process *ret)
+{
+	char path[256];
+	FILE *f = process_path(pid, "", path) ? fopen(path, "re") : NULL;
+	int n;
+
+	if (!f)
+		return CU_INVALID_VALUE;
+	n = fscanf(f, "%d %ld %ld", &ret->state, &ret->storage, &ret->rss);
+	fclose(f);
+	return n == 3 ? CU_SUCCESS : CU_INVALID_VALUE;
+}
+
+static void store_process(int pid, const struct process *p)
+{
+	char path[256];
+	FILE *f = process_path(pid, "", path) ? fopen(path, "we") : NULL;
+
+	if (!f)
+		abort();
+	fprintf(f, "%d %ld %ld\n", p->state, p->storage, p->rss);
+	fclose(f);
+}
+
+static long resident_kib(int pid)
+{
+	char path[64];
+	long total = 0, resident = 0;
+	FILE *f;
+
+	snprintf(path, sizeof(path), "/proc/%d/statm", pid);
+	f = fopen(path, "re");
+	if (f && fscanf(f, "%ld %ld", &total, &resident) != 2)
+		resident = 0;
+	if (f)
+		fclose(f);
+	return resident * (sysconf(_SC_PAGESIZE) / 1024);
+}
+
 cu_result cuCheckpointProcessGetState(int pid, int *state)
 {
-	(void)pid;
-	(void)state;
+	struct process p;
+	cu_result code;
+
 	BEGIN(NEEDS_INIT);
-	return end(CU_NOT_SUPPORTED);
+	code = load_process(pid, &p);
+	if (!code)
+		*state = p.state;
+	return end(code);
+}
+
+static cu_result change_state(int pid, int from, int to)
+{
+	struct process p;
+	cu_result code = load_process(pid, &p);
+
+	if (code)
+		return code;
+	if (p.state != from)
+		return CU_ILLEGAL_STATE;
+	p.state = to;
+	store_process(pid, &p);
+	return CU_SUCCESS;
 }
 
 cu_result cuCheckpointProcessLock(int pid, struct cu_lock_args *args)
 {
-	(void)pid;
 	(void)args;
 	BEGIN(NEEDS_INIT);
-	return end(CU_NOT_SUPPORTED);
+	return end(change_state(pid, CU_PROCESS_RUNNING, CU_PROCESS_LOCKED));
 }
 
 cu_result cuCheckpointProcessCheckpoint(int pid, struct cu_checkpoint_args *args)
 {
-	(void)pid;
 	(void)args;
 	BEGIN(NEEDS_INIT);
-	return end(CU_NOT_SUPPORTED);
-}
-
-cu_result cuCheckpointProcessRestore(int pid, struct cu_restore_args *args)
-{
-	(void)pid;
-	(void)args;
-	BEGIN(NEEDS_INIT);
-	return end(CU_NOT_SUPPORTED);
+	return end(change_state(pid, CU_PROCESS_LOCKED, CU_PROCESS_CHECKPOINTED));
 }
 
 cu_result cuCheckpointProcessUnlock(int pid, struct cu_unlock_args *args)
 {
-	(void)pid;
 	(void)args;
 	BEGIN(NEEDS_INIT);
-	return end(CU_NOT_SUPPORTED);
+	return end(change_state(pid, CU_PROCESS_LOCKED, CU_PROCESS_RUNNING));
 }
 
+/* each card of this machine is the target of one entry of the map */
+static bool map_is_whole(const struct cu_restore_args *args)
+{
+	unsigned seen = 0;
+
+	for (unsigned i = 0; i < args->n_pairs; i++) {
+		unsigned c = (unsigned char)args->pairs[i].after.bytes[15];
+
+		if (c >= (unsigned)set.devices || args->pairs[i].after.bytes[0] != 0x10)
+			return false;
+		seen |= 1u << c;
+	}
+	return seen == (1u << set.devices) - 1;
+}
+
+static cu_result hand_out(const struct process *p, int pid, struct cu_storage **ret)
+{
+	size_t size = ((size_t)p->storage + GRANULARITY - 1) & ~(GRANULARITY - 1);
+
+	if (handed_out.used)
+		return CU_ILLEGAL_STATE;
+	for (int i = 0; i < set.devices; i++) {
+		struct memory *m;
+		struct range *r;
+		cu_result code = new_memory(card(i), size, false, &m);
+
+		if (code)
+			return code;
+		r = add_range(size, 0);
+		handed_out.maps[i] = add_mapping(r->addr, m);
+		handed_out.maps[i]->access = handed_out.maps[i]->plain = true;
+		m->handles = 0;
+		handed_out.devices[i] = (struct cu_storage_device){ .ptr = r->addr, .size = (size_t)p->storage };
+	}
+	handed_out.head.handle = &handed_out;
+	handed_out.head.devices = handed_out.devices;
+	handed_out.head.n_devices = (unsigned)set.devices;
+	handed_out.pid = pid;
+	handed_out.used = true;
+	*ret = &handed_out.head;
+	return CU_SUCCESS;
+}
+
+cu_result cuCheckpointProcessRestore(int pid, struct cu_restore_args *args)
+{
+	struct process p;
+	cu_result code;
+
+	BEGIN(NEEDS_INIT);
+	code = load_process(pid, &p);
+	if (code)
+		return end(code);
+	if (p.state != CU_PROCESS_CHECKPOINTED)
+		return end(CU_ILLEGAL_STATE);
+	if (args->n_pairs && !map_is_whole(args))
+		return end(CU_INVALID_VALUE);
+	if (set.storage && args->storage)
+		code = hand_out(&p, pid, args->storage);
+	if (code)
+		return end(code);
+	p.state = CU_PROCESS_LOCKED;
+	p.rss = resident_kib(pid);
+	store_process(pid, &p);
+	return end(CU_SUCCESS);
+}
+
+/* what was put into the storage is left in files, for a test to look at */
 cu_result cuCheckpointOperationComplete(void *handle)
 {
-	(void)handle;
-	BEGIN(NEEDS_INIT);
-	return end(CU_NOT_SUPPORTED);
+	cu_result code = begin(NEEDS_INIT);
+
+	if (handle != &handed_out || !handed_out.used)
+		return end(CU_INVALID_HANDLE);
+	for (unsigned i = 0; i < handed_out.head.n_devices; i++) {
+		struct mapping *m = handed_out.maps[i];
+		char path[256], suffix[16];
+		struct range *r;
+		FILE *f;
+
+		snprintf(suffix, sizeof(suffix), ".%u", i);
+		f = process_path(handed_out.pid, suffix, path) ? fopen(path, "we") : NULL;
+		if (!f || fwrite(m->alias, 1, handed_out.devices[i].size, f) != handed_out.devices[i].size)
+			abort();
+		fclose(f);
+		for (r = ranges; r && r->addr != m->addr; r = r->next)
+			;
+		munmap((void *)(uintptr_t)m->addr, m->size);
+		drop_mapping(m);
+		UNLINK(ranges, r);
+		free(r);
+	}
+	handed_out.used = false;
+	return end(code);
 }
