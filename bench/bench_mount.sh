@@ -30,7 +30,13 @@ leave() {
 		"$thawfs" umount "$at" || die "cannot unmount $at"
 		while kill -0 "$daemon" 2>/dev/null; do sleep 0.01; done
 		;;
-	*) umount "$at" || die "cannot unmount $at" ;;
+	*) # the kernel may still be reading ahead
+		for _ in $(seq 100); do
+			if umount "$at" 2>/dev/null; then return; fi
+			sleep 0.1
+		done
+		die "cannot unmount $at"
+		;;
 	esac
 }
 enter() {
