@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -24,6 +25,7 @@
 #define LZ4_LEVEL_MAX 12
 /* What a snap may take to stop when its time is up, before it is killed. */
 #define GRACE_MS      2000
+#define LOOK_MS       50
 
 struct snap_args {
 	struct snap_opts opts;
@@ -310,38 +312,51 @@ static int do_snap(const struct cli *cli, const struct snap_opts *given)
 	return cli_series_exit_code(err);
 }
 
-/* wait for @pid to end: 1, its status is in @ret; 0 after @ms */
-static int wait_ms(pid_t pid, int pidfd, int ms, int *ret)
+static long now_ms(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
+}
+
+/* wait for @pid to end: 1, its status is in @ret; 0 after @ms, or some time after a signal that was for both */
+static int wait_ms(pid_t pid, int pidfd, long ms, int *ret)
 {
 	struct pollfd p = { .fd = pidfd, .events = POLLIN };
-	struct timespec start, now;
-	long left = ms;
+	long end = now_ms() + ms;
+	bool told = false;
 
-	clock_gettime(CLOCK_MONOTONIC, &start);
-	while (left > 0 && poll(&p, 1, (int)left) != 1) {
-		/* a signal that is for both of them */
-		if (cli_stop)
+	for (;;) {
+		long left = end - now_ms();
+
+		if (waitpid(pid, ret, WNOHANG) == pid)
+			return 1;
+		if (left <= 0)
+			return 0;
+		if (cli_stop && !told) {
 			kill(pid, cli_stop);
-		clock_gettime(CLOCK_MONOTONIC, &now);
-		left = ms - ((now.tv_sec - start.tv_sec) * 1000 + (now.tv_nsec - start.tv_nsec) / 1000000);
-		if (cli_stop && left > GRACE_MS)
-			left = ms = GRACE_MS, start = now;
+			told = true;
+			if (left > GRACE_MS)
+				end = now_ms() + GRACE_MS;
+			continue;
+		}
+		/* without a descriptor (before Linux 5.3) look now and then */
+		poll(&p, 1, (int)(pidfd < 0 && left > LOOK_MS ? LOOK_MS : left));
 	}
-	return waitpid(pid, ret, WNOHANG) == pid;
 }
 
 /*
  * A process of its own does the work: one that hangs in a write to a store that does not answer hears no signal, and
  * perhaps not even SIGKILL before the store answers. Who waits for us need not wait for that.
  */
-static int watch(const struct cli *cli, const struct snap_args *args, pid_t pid)
+static int watch(const struct snap_args *args, pid_t pid)
 {
 	_cleanup_close_ int pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
 	int status = 0;
 
-	(void)cli;
 	cli_catch_signals();
-	if (wait_ms(pid, pidfd, (int)args->timeout_s * 1000, &status))
+	if (wait_ms(pid, pidfd, 1000l * args->timeout_s, &status))
 		return WIFEXITED(status) ? WEXITSTATUS(status) : CLI_FAILED;
 	if (!cli_stop)
 		log_error("cannot snap '%s' in %u s: what is stored is kept for the next run", args->opts.src,
@@ -367,7 +382,9 @@ static int snap_in_time(const struct cli *cli, const struct snap_args *args)
 		return CLI_FAILED;
 	}
 	if (pid > 0)
-		return watch(cli, args, pid);
+		return watch(args, pid);
+	/* nobody would end it in time any more */
+	prctl(PR_SET_PDEATHSIG, SIGTERM);
 	exit(do_snap(cli, &args->opts));
 }
 
