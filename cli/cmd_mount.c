@@ -46,6 +46,7 @@ enum option_id {
 	OPT_TIMEOUT,
 	OPT_READAHEAD,
 	OPT_RECORD,
+	OPT_IO_URING,
 	OPT_PREFETCH,
 	OPT_PREFETCH_RATE,
 	OPT_HYDRATE_DIR,
@@ -68,6 +69,7 @@ static const struct mount_option {
 	{ "timeout", OPT_TIMEOUT, true },
 	{ "readahead", OPT_READAHEAD, true },
 	{ "record", OPT_RECORD, false },
+	{ "io_uring", OPT_IO_URING, false },
 	{ "prefetch", OPT_PREFETCH, true },
 	{ "prefetch_rate", OPT_PREFETCH_RATE, true },
 	{ "hydrate_dir", OPT_HYDRATE_DIR, true },
@@ -178,6 +180,9 @@ static int set_option(struct fs_config *cfg, enum option_id id, const char *valu
 		return err;
 	case OPT_RECORD:
 		cfg->record = true;
+		return 0;
+	case OPT_IO_URING:
+		cfg->io_uring = true;
 		return 0;
 	case OPT_PREFETCH:
 		return prefetch_option(value ? value : "", cfg);
@@ -432,9 +437,14 @@ static int prepare(struct fs_config *cfg, char **operands, struct control_msg *r
 	return store_identify(cfg->src, &opts, ret_image, ret_fd);
 }
 
-/* what is prefetched is not asked for, so a recording beside it would be nearly empty */
-static int settle_prefetch(const struct cli *cli, struct fs_config *cfg)
+/*
+ * What is prefetched is not asked for, so a recording beside it would be nearly empty. Opens that are passed through
+ * are answered by a way of ours that rings do not take.
+ */
+static int settle_options(const struct cli *cli, struct fs_config *cfg)
 {
+	if (cfg->io_uring && cfg->hydrate_dir[0])
+		return cli_usage(cli, "options 'io_uring' and 'hydrate_dir' exclude each other");
 	if (cfg->record && cfg->has_prefetch && cfg->prefetch != FS_PREFETCH_OFF)
 		return cli_usage(
 			cli, "options 'record' and 'prefetch' exclude each other: what is prefetched is not recorded");
@@ -465,7 +475,7 @@ static int run(const struct verb *verb, int argc, char **argv)
 	}
 	code = cli_operands(&cli, argc, argv, 2, 2);
 	if (!code)
-		code = settle_prefetch(&cli, &cfg);
+		code = settle_options(&cli, &cfg);
 	if (code)
 		return code;
 	err = prepare(&cfg, argv + optind, &image, &fd);
@@ -491,6 +501,7 @@ const struct verb verb_mount = {
 		"  -o prefetch_rate=N bytes a second for that (default: no bound)\n"
 		"  -o hydrate_dir=D   decode files that are opened into D and serve them from there (root)\n"
 		"  -o hydrate_max=N   room for that (default 1G)\n"
+		"  -o io_uring        take requests over io_uring, where kernel and libfuse can; no failover then\n"
 		"  -o nonempty        mount over a directory that has entries\n",
 	.run = run,
 };

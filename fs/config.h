@@ -22,6 +22,7 @@ struct fs_config {
 	bool allow_other;
 	bool nonempty;
 	bool record;
+	bool io_uring;
 	bool has_uid, has_gid, has_prefetch;
 	enum fs_prefetch prefetch;
 	uint32_t uid, gid;

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/xattr.h>
@@ -34,6 +35,31 @@ void ops_thread_end(void)
 	reader = NULL;
 }
 
+static pthread_key_t reader_key;
+static pthread_once_t reader_key_once = PTHREAD_ONCE_INIT;
+
+static void free_reader(void *arg)
+{
+	reader_free(arg);
+}
+
+static void make_reader_key(void)
+{
+	if (pthread_key_create(&reader_key, free_reader))
+		log_detail("readers of rings stay until the end");
+}
+
+/* a thread that we did not start: what it needs is freed when it ends */
+static int begin_ring_thread(struct fs *fs)
+{
+	int err = ops_thread_begin(fs);
+
+	pthread_once(&reader_key_once, make_reader_key);
+	if (!err)
+		pthread_setspecific(reader_key, reader);
+	return err;
+}
+
 static struct fs *fs_of(fuse_req_t req)
 {
 	return fuse_req_userdata(req);
@@ -60,6 +86,10 @@ static void op_init(void *userdata, struct fuse_conn_info *conn)
 
 	(void)userdata;
 	conn->want = conn->capable & wanted;
+#ifdef FUSE_CAP_OVER_IO_URING
+	/* which the session's options decide */
+	conn->want |= conn->capable & FUSE_CAP_OVER_IO_URING;
+#endif
 	conn->max_readahead = MAX_READAHEAD;
 	conn->max_background = MAX_BACKGROUND;
 	conn->congestion_threshold = MAX_BACKGROUND * 3 / 4;
@@ -566,6 +596,10 @@ static int read_file(fuse_req_t req, const struct node *node, size_t size, uint6
 		fuse_reply_buf(req, NULL, 0);
 		return 0;
 	}
+	if (!reader)
+		n = begin_ring_thread(fs);
+	if (n)
+		return n;
 	n = reader_gather(reader, &file, off, size, iov);
 	if (n >= 0) {
 		fuse_reply_iov(req, iov, n);
@@ -749,6 +783,63 @@ static void op_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t off, of
 	refuse(req, "punch a hole");
 }
 
+/* -- over io_uring ------------------------------------------------------------------------------- */
+
+#define COUNTED(name, kind, params, ...)               \
+	static void ring_##name params                 \
+	{                                              \
+		struct fs *fs = fs_of(req);            \
+		uint64_t start = stats_now_ns();       \
+                                                       \
+		op_##name(req, __VA_ARGS__);           \
+		stats_request(fs->stats, kind, start); \
+	}
+
+COUNTED(lookup, STATS_LOOKUP, (fuse_req_t req, fuse_ino_t parent, const char *name), parent, name)
+COUNTED(getattr, STATS_GETATTR, (fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi), ino, fi)
+COUNTED(readlink, STATS_READLINK, (fuse_req_t req, fuse_ino_t ino), ino)
+COUNTED(statfs, STATS_STATFS, (fuse_req_t req, fuse_ino_t ino), ino)
+COUNTED(getxattr, STATS_XATTR, (fuse_req_t req, fuse_ino_t ino, const char *name, size_t size), ino, name, size)
+COUNTED(listxattr, STATS_XATTR, (fuse_req_t req, fuse_ino_t ino, size_t size), ino, size)
+COUNTED(opendir, STATS_OPEN, (fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi), ino, fi)
+COUNTED(readdir, STATS_READDIR, (fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi),
+	ino, size, off, fi)
+COUNTED(readdirplus, STATS_READDIR, (fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi),
+	ino, size, off, fi)
+COUNTED(releasedir, STATS_RELEASE, (fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi), ino, fi)
+COUNTED(open, STATS_OPEN, (fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi), ino, fi)
+COUNTED(read, STATS_READ, (fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi), ino,
+	size, off, fi)
+COUNTED(release, STATS_RELEASE, (fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi), ino, fi)
+COUNTED(lseek, STATS_LSEEK, (fuse_req_t req, fuse_ino_t ino, off_t off, int whence, struct fuse_file_info *fi), ino,
+	off, whence, fi)
+
+#define REFUSALS                                                                                              \
+	.setattr = op_setattr, .mknod = op_mknod, .mkdir = op_mkdir, .unlink = op_unlink, .rmdir = op_unlink, \
+	.symlink = op_symlink, .rename = op_rename, .link = op_link, .create = op_create, .write = op_write,  \
+	.setxattr = op_setxattr, .removexattr = op_removexattr, .fallocate = op_fallocate
+
+const struct fuse_lowlevel_ops fs_ring_ops = {
+	.init = op_init,
+	.lookup = ring_lookup,
+	.forget = op_forget,
+	.forget_multi = op_forget_multi,
+	.getattr = ring_getattr,
+	.readlink = ring_readlink,
+	.statfs = ring_statfs,
+	.getxattr = ring_getxattr,
+	.listxattr = ring_listxattr,
+	.opendir = ring_opendir,
+	.readdir = ring_readdir,
+	.readdirplus = ring_readdirplus,
+	.releasedir = ring_releasedir,
+	.open = ring_open,
+	.read = ring_read,
+	.release = ring_release,
+	.lseek = ring_lseek,
+	REFUSALS,
+};
+
 /* no flush: the kernel is told once that there is none and asks no more */
 const struct fuse_lowlevel_ops fs_ops = {
 	.init = op_init,
@@ -768,17 +859,5 @@ const struct fuse_lowlevel_ops fs_ops = {
 	.read = op_read,
 	.release = op_release,
 	.lseek = op_lseek,
-	.setattr = op_setattr,
-	.mknod = op_mknod,
-	.mkdir = op_mkdir,
-	.unlink = op_unlink,
-	.rmdir = op_unlink,
-	.symlink = op_symlink,
-	.rename = op_rename,
-	.link = op_link,
-	.create = op_create,
-	.write = op_write,
-	.setxattr = op_setxattr,
-	.removexattr = op_removexattr,
-	.fallocate = op_fallocate,
+	REFUSALS,
 };

@@ -2,7 +2,7 @@
 /*
  * The libfuse operations: find the node, ask the folder's other files, reply once.
  *
- * They run in the threads of session.c; each such thread calls ops_thread_begin() first.
+ * They run in the threads of session.c, each of which calls ops_thread_begin() first, or in those of libfuse.
  */
 #ifndef THAW_FS_OPS_H
 #define THAW_FS_OPS_H
@@ -13,6 +13,8 @@
 #include "fs/fs.h"
 
 extern const struct fuse_lowlevel_ops fs_ops;
+/* the same for requests over io_uring, which come in threads of libfuse and are counted here */
+extern const struct fuse_lowlevel_ops fs_ring_ops;
 
 /* Return: 0, -ENOMEM */
 int ops_thread_begin(struct fs *fs);

@@ -860,7 +860,7 @@ int prefetch_new(struct fs *fs, struct prefetcher **ret)
 	return 0;
 }
 
-void prefetch_free(struct prefetcher *p)
+void prefetch_stop(struct prefetcher *p)
 {
 	if (!p)
 		return;
@@ -873,6 +873,14 @@ void prefetch_free(struct prefetcher *p)
 		pthread_join(p->threads[i].thread, NULL);
 		pusher_free(p->threads[i].pusher);
 	}
+	p->n_threads = 0;
+}
+
+void prefetch_free(struct prefetcher *p)
+{
+	if (!p)
+		return;
+	prefetch_stop(p);
 	pthread_mutex_destroy(&p->lock);
 	pthread_cond_destroy(&p->wake);
 	free(p);

@@ -25,7 +25,10 @@ struct prefetcher;
 int prefetch_new(struct fs *fs, struct prefetcher **ret);
 /* once it serves: files that were under way in the worker before go on. Return: 0, -ENOMEM, -EAGAIN */
 int prefetch_start(struct prefetcher *p);
-/* while requests are still served, or it may wait for ever; before the slots go */
+/* end its threads: while requests are still served, or it may wait for ever. What is opened after that is only counted
+ */
+void prefetch_stop(struct prefetcher *p);
+/* once nothing is served any more; before the slots go */
 void prefetch_free(struct prefetcher *p);
 
 /*

@@ -7,12 +7,14 @@
  */
 #include "fs/session.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/fuse.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -29,6 +31,7 @@
 #define NOTIFY_RESEND  7
 /* Linux 6.9; libfuse before 3.17 knows nothing of it, so replies are patched on their way out */
 #define PASS_FLAG2     (1u << 5) /* FUSE_PASSTHROUGH is bit 37 of the flags */
+#define RING_FLAG2     (1u << 9) /* FUSE_OVER_IO_URING is bit 41 of the flags; Linux 6.14 */
 #define PASS_OPEN      (1u << 7) /* FOPEN_PASSTHROUGH */
 #define WAKE_SIGNAL    SIGUSR1
 
@@ -37,6 +40,7 @@ static enum { IO_SERVE, IO_CAPTURE, IO_REPLAY } io_mode;
 static struct session_init *io_init;
 static int io_error;
 static _Thread_local uint32_t io_backing;
+static bool over_ring; /* set before any thread serves */
 
 static ssize_t io_read(int fd, void *buf, size_t len, void *userdata)
 {
@@ -62,7 +66,10 @@ static size_t flatten(const struct iovec *iov, int count, uint8_t *buf, size_t r
 	return len;
 }
 
-/* the answer to INIT says that opens may be passed through, to a file system that is not itself stacked */
+/*
+ * The answer to INIT says that opens may be passed through, to a file system that is not itself stacked, and that
+ * requests may come over io_uring.
+ */
 static void patch_init(uint8_t *msg, size_t len)
 {
 	struct fuse_init_out out;
@@ -73,8 +80,12 @@ static void patch_init(uint8_t *msg, size_t len)
 	}
 	memcpy(&out, msg + sizeof(struct fuse_out_header), sizeof(out));
 	out.flags |= FUSE_INIT_EXT;
-	out.flags2 |= PASS_FLAG2;
-	out.unused[0] = 1; /* max_stack_depth */
+	if (io_init->passthrough) {
+		out.flags2 |= PASS_FLAG2;
+		out.unused[0] = 1; /* max_stack_depth */
+	}
+	if (io_init->io_uring)
+		out.flags2 |= RING_FLAG2;
 	memcpy(msg + sizeof(struct fuse_out_header), &out, sizeof(out));
 }
 
@@ -111,7 +122,7 @@ static ssize_t io_writev(int fd, struct iovec *iov, int count, void *userdata)
 	len = flatten(iov, count, out, sizeof(out));
 	if (len < sizeof(struct fuse_out_header))
 		io_error = -EPROTO;
-	else if (io_init->passthrough)
+	else if (io_init->passthrough || io_init->io_uring)
 		patch_init(out, len);
 	if (io_mode == IO_REPLAY) {
 		if (len != io_init->out_len || memcmp(out, io_init->out, len) != 0)
@@ -172,7 +183,16 @@ static uint32_t kernel_flags2(const struct session_init *init)
 	return in.flags & FUSE_INIT_EXT ? in.flags2 : 0;
 }
 
-int session_negotiate(int fuse_fd, bool passthrough, struct session_init *ret)
+bool session_knows_io_uring(void)
+{
+#ifdef FUSE_CAP_OVER_IO_URING
+	return true;
+#else
+	return false;
+#endif
+}
+
+int session_negotiate(int fuse_fd, bool passthrough, bool io_uring, struct session_init *ret)
 {
 	_cleanup_free_ uint8_t *buf = malloc(FUSE_MIN_READ_BUFFER);
 	struct session_init init = { 0 };
@@ -192,6 +212,7 @@ int session_negotiate(int fuse_fd, bool passthrough, struct session_init *ret)
 	memcpy(init.in, buf, (size_t)n);
 	init.in_len = (uint32_t)n;
 	init.passthrough = passthrough && kernel_flags2(&init) & PASS_FLAG2;
+	init.io_uring = io_uring && session_knows_io_uring() && kernel_flags2(&init) & RING_FLAG2;
 	fd = fcntl(fuse_fd, F_DUPFD_CLOEXEC, 3);
 	err = fd < 0 ? -errno : new_session(NULL, fd, &se);
 	if (err || !se) {
@@ -225,11 +246,59 @@ void session_resend(int fuse_fd)
 		return;
 }
 
+/* are there threads of libfuse's rings? It does not say when it could not set them up */
+static bool has_rings(void)
+{
+	_cleanup_closedir_ DIR *dir = opendir("/proc/self/task");
+	struct dirent *d;
+
+	while (dir && (d = readdir(dir))) {
+		char path[300], name[32] = "";
+		_cleanup_close_ int fd = -1;
+
+		snprintf(path, sizeof(path), "/proc/self/task/%s/comm", d->d_name);
+		fd = open(path, O_RDONLY | O_CLOEXEC);
+		if (fd >= 0 && read(fd, name, sizeof(name) - 1) > 0 && !strncmp(name, "fuse-ring", 9))
+			return true;
+	}
+	return false;
+}
+
+/*
+ * libfuse does not combine rings with hooks into its I/O, so the answer to INIT, which goes out again, is one that the
+ * kernel does not wait for (ENOENT). Takes @fd.
+ */
+static int open_ring_session(struct fs *fs, int fd, struct session_init *init)
+{
+	char *argv[] = { "thawfs", "-oio_uring", NULL };
+	struct fuse_args args = FUSE_ARGS_INIT(2, argv);
+	char path[32];
+
+	fs->se = fuse_session_new(&args, &fs_ring_ops, sizeof(fs_ring_ops), fs);
+	fuse_opt_free_args(&args);
+	snprintf(path, sizeof(path), "/dev/fd/%d", fd);
+	if (!fs->se || fuse_session_mount(fs->se, path)) {
+		log_error("cannot serve this mount: libfuse does not take its descriptor");
+		close(fd);
+		return -ENOMEM;
+	}
+	over_ring = true;
+	process_init(fs->se, init, IO_REPLAY);
+	if (has_rings())
+		return 0;
+	/* the kernel would wait for them for ever */
+	log_error("cannot serve this mount: libfuse cannot set up io_uring");
+	return -EOPNOTSUPP;
+}
+
 int session_open(struct fs *fs, int fuse_fd, const struct session_init *init)
 {
 	struct session_init copy = *init;
-	int err = new_session(fs, fuse_fd, &fs->se);
+	int err;
 
+	if (init->io_uring)
+		return open_ring_session(fs, fuse_fd, &copy);
+	err = new_session(fs, fuse_fd, &fs->se);
 	if (!err)
 		err = process_init(fs->se, &copy, IO_REPLAY);
 	if (err)
@@ -283,7 +352,8 @@ static void process(const struct server *server, size_t len)
 		return;
 	}
 	fuse_session_process_buf(server->fs->se, &buf);
-	if (in.opcode < sizeof(stats_of_opcode) && stats_of_opcode[in.opcode])
+	/* the operations of rings count by themselves */
+	if (!over_ring && in.opcode < sizeof(stats_of_opcode) && stats_of_opcode[in.opcode])
 		stats_request(server->fs->stats, stats_of_opcode[in.opcode] - 1, start);
 }
 

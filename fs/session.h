@@ -18,15 +18,18 @@
 struct session_init {
 	uint32_t in_len, out_len;
 	uint8_t in[256], out[256];
-	bool passthrough; /* agreed on */
+	bool passthrough, io_uring; /* agreed on */
 };
 
 /*
  * session_negotiate - read INIT from a fresh /dev/fuse and answer it (supervisor)
- * @passthrough:  ask for it, where the kernel has it
+ * @passthrough, @io_uring:  ask for it, where the kernel has it
  * Return: 0, -errno, logged
  */
-int session_negotiate(int fuse_fd, bool passthrough, struct session_init *ret);
+int session_negotiate(int fuse_fd, bool passthrough, bool io_uring, struct session_init *ret);
+
+/* was this program built with a libfuse that takes requests over io_uring (3.18)? */
+bool session_knows_io_uring(void);
 
 /* does the kernel send requests again when told to (FUSE_NOTIFY_RESEND, Linux 6.9)? */
 bool session_can_resend(const struct session_init *init);
@@ -36,6 +39,7 @@ void session_resend(int fuse_fd);
 
 /*
  * session_open - make fs->se and bring it to where session_negotiate() left the kernel (worker)
+ * With io_uring the kernel is served from here on, by threads of libfuse, until session_close().
  * Takes @fuse_fd. Return: 0; -EPROTO if this libfuse answers INIT differently; -errno; logged
  */
 int session_open(struct fs *fs, int fuse_fd, const struct session_init *init);

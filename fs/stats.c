@@ -163,7 +163,7 @@ static void put_kernel(cJSON *root, const struct stats *st)
 	cJSON *o = cJSON_AddObjectToObject(root, "kernel");
 
 	cJSON_AddBoolToObject(o, "passthrough", st->has_passthrough != 0);
-	cJSON_AddBoolToObject(o, "io_uring", false);
+	cJSON_AddBoolToObject(o, "io_uring", st->has_io_uring != 0);
 	cJSON_AddBoolToObject(o, "resend", st->has_resend != 0);
 	put(o, "readahead_kb", st->readahead_kb);
 }

@@ -93,7 +93,7 @@ struct stats {
 	stats_counter workers_started, takeovers, takeover_ns_max;
 	stats_counter start_s; /* CLOCK_REALTIME */
 	_Atomic int32_t worker_pid, supervisor_pid;
-	_Atomic uint32_t has_resend, has_passthrough, readahead_kb;
+	_Atomic uint32_t has_resend, has_passthrough, has_io_uring, readahead_kb;
 	/* files and directories open, by slot; slots beyond are never retired */
 	_Atomic uint32_t opens[STATS_SLOTS];
 	struct stats_hydrate hydrate;

@@ -273,7 +273,9 @@ static void on_dying(struct supervisor *sup, struct worker *w)
 	if (!w->served || sup->ending)
 		return;
 	if (!sup->stats->has_resend) {
-		log_error("the worker died, and this kernel (before 6.9) cannot give its requests to another");
+		log_error("the worker died, and %s",
+			  sup->init.io_uring ? "with io_uring no other can take over"
+					     : "this kernel (before 6.9) cannot give its requests to another");
 		give_up(sup, -EIO);
 		return;
 	}
@@ -693,7 +695,7 @@ static int begin(struct supervisor *sup, const struct control_msg *image, int im
 	err = mountpoint_mount(&sup->cfg, &sup->fuse);
 	if (err)
 		return err;
-	err = session_negotiate(sup->fuse, may_pass(&sup->cfg), &sup->init);
+	err = session_negotiate(sup->fuse, may_pass(&sup->cfg), sup->cfg.io_uring, &sup->init);
 	if (err) {
 		mountpoint_unmount(sup->cfg.mnt, true);
 		return err;
@@ -702,7 +704,14 @@ static int begin(struct supervisor *sup, const struct control_msg *image, int im
 	if (sup->cfg.hydrate_dir[0] && !sup->init.passthrough)
 		log_warn("cannot hydrate files: %s; they are served as without hydrate_dir",
 			 may_pass(&sup->cfg) ? "this kernel has no FUSE passthrough" : "only root may");
-	sup->stats->has_resend = session_can_resend(&sup->init);
+	sup->stats->has_io_uring = sup->init.io_uring;
+	if (sup->cfg.io_uring && !sup->init.io_uring)
+		log_warn("io_uring is not used: %s; requests are read as without it",
+			 session_knows_io_uring() ? "the kernel does not offer it (Linux 6.14, with Y in "
+						    "/sys/module/fuse/parameters/enable_uring)"
+						  : "this program was built with a libfuse before 3.18");
+	/* rings belong to the process that made them: there is nothing that another one could take over */
+	sup->stats->has_resend = !sup->init.io_uring && session_can_resend(&sup->init);
 	return 0;
 }
 

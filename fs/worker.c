@@ -119,15 +119,22 @@ static int on_config(struct worker *w, int fd)
 	return err ? err : slots_new(cfg->src, cfg->store, &w->fs.slots);
 }
 
+static int open_session(struct worker *w)
+{
+	int fd = w->fuse;
+
+	w->fuse = -1;
+	return session_open(&w->fs, fd, &w->init);
+}
+
 /* everything is known: make what serving needs, so that taking over is quick */
 static int on_settled(struct worker *w)
 {
 	int err = cache_new(w->fs.cfg.cache_bytes, w->fs.stats, &w->fs.cache);
 
-	if (!err) {
-		err = session_open(&w->fs, w->fuse, &w->init);
-		w->fuse = -1;
-	}
+	/* rings serve as soon as they are there */
+	if (!err && !w->init.io_uring)
+		err = open_session(w);
 	if (!err && w->fs.cfg.store)
 		err = store_new(&w->fs, w->control, &w->store);
 	if (err)
@@ -144,6 +151,8 @@ static int on_activate(struct worker *w)
 		err = hydrate_new(&w->fs, &w->fs.hydrator);
 	if (!err && w->fs.cfg.prefetch != FS_PREFETCH_OFF)
 		err = prefetch_new(&w->fs, &w->fs.prefetcher);
+	if (!err && w->init.io_uring)
+		err = open_session(w);
 	if (!err)
 		err = session_serve(&w->fs, w->ended);
 	if (err)
@@ -258,9 +267,13 @@ static int listen_once(struct worker *w)
 static void tear_down(struct worker *w)
 {
 	store_free(w->store);
-	prefetch_free(w->fs.prefetcher);
+	prefetch_stop(w->fs.prefetcher);
 	if (w->active)
 		session_stop(&w->fs);
+	/* ends the threads of rings */
+	if (w->init.io_uring)
+		session_close(&w->fs);
+	prefetch_free(w->fs.prefetcher);
 	hydrate_free(w->fs.hydrator);
 	record_free(w->fs.recorder);
 	session_close(&w->fs);
