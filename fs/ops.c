@@ -100,12 +100,11 @@ static void op_init(void *userdata, struct fuse_conn_info *conn)
 
 static int fill_entry(struct fs *fs, const struct node *dir, const struct node *node, struct fuse_entry_param *e)
 {
-	int err = show_attr(fs, node, &e->attr);
+	int err = show_attr(fs, node, &e->attr, &e->attr_timeout);
 
 	if (err)
 		return err;
 	e->ino = show_id(fs, node);
-	e->attr_timeout = show_attr_timeout(fs, node);
 	e->entry_timeout = show_name_timeout(fs, dir, true);
 	return 0;
 }
@@ -152,15 +151,16 @@ static void op_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi
 	struct fs *fs = fs_of(req);
 	struct node node;
 	struct stat st;
+	double timeout;
 	int err = show_node(fs, ino, &node);
 
 	(void)fi;
 	if (!err)
-		err = show_attr(fs, &node, &st);
+		err = show_attr(fs, &node, &st, &timeout);
 	if (err)
 		reply_error(req, err);
 	else
-		fuse_reply_attr(req, &st, show_attr_timeout(fs, &node));
+		fuse_reply_attr(req, &st, timeout);
 }
 
 /* a node that must be one of an image's own; @slot is for slot_put() */

@@ -394,8 +394,9 @@ static int image_stat(struct fs *fs, const struct node *node, struct stat *st)
 	return node->kind == NODE_THAW ? thaw_stat(fs, node, img, st) : member_stat(node, img, st);
 }
 
-int show_attr(struct fs *fs, const struct node *node, struct stat *ret)
+int show_attr(struct fs *fs, const struct node *node, struct stat *ret, double *ret_timeout_s)
 {
+	double timeout_s = node->kind == NODE_META ? 1 : fs->cfg.timeout_s;
 	struct stat st = { 0 };
 	int err = 0;
 
@@ -404,11 +405,12 @@ int show_attr(struct fs *fs, const struct node *node, struct stat *ret)
 	else
 		err = image_stat(fs, node, &st);
 	if (err && is_mount_root(fs, node)) {
-		/* for us alone, and only as long as show_attr_timeout() says */
+		/* for us alone, and to be asked for again */
 		const struct node root = { .kind = NODE_META, .number = META_ROOT };
 
 		meta_stat(fs, &root, &st);
 		st.st_mode = S_IFDIR | 0500;
+		timeout_s = 0;
 	} else if (err) {
 		return err;
 	}
@@ -419,6 +421,7 @@ int show_attr(struct fs *fs, const struct node *node, struct stat *ret)
 	st.st_ino = show_id(fs, node);
 	st.st_blksize = 4096;
 	*ret = st;
+	*ret_timeout_s = timeout_s;
 	return 0;
 }
 
@@ -634,11 +637,6 @@ double show_name_timeout(const struct fs *fs, const struct node *dir, bool found
 	if (!show_is_fixed(fs, dir))
 		return found ? 1 : 0;
 	return fs->cfg.timeout_s;
-}
-
-double show_attr_timeout(const struct fs *fs, const struct node *node)
-{
-	return node->kind == NODE_META || is_mount_root(fs, node) ? 1 : fs->cfg.timeout_s;
 }
 
 int show_link(struct fs *fs, const struct node *node, char ret[CONTROL_NAME_MAX])

@@ -25,7 +25,8 @@ uint64_t show_id(const struct fs *fs, const struct node *node);
 
 /* Return: 0, -ENOENT, -ENOTDIR, -ESTALE, -errno */
 int show_lookup(struct fs *fs, const struct node *dir, const char *name, struct node *ret);
-int show_attr(struct fs *fs, const struct node *node, struct stat *ret);
+/* @ret_timeout_s: how long the kernel may keep them */
+int show_attr(struct fs *fs, const struct node *node, struct stat *ret, double *ret_timeout_s);
 
 struct show_entry {
 	char name[NAME_MAX + 1];
@@ -42,9 +43,8 @@ struct show_entry {
  */
 int show_next(struct fs *fs, const struct node *dir, uint64_t *cursor, struct show_entry *ret);
 
-/* seconds for which the kernel may trust a name in @dir / the attributes of @node */
+/* seconds for which the kernel may trust a name in @dir */
 double show_name_timeout(const struct fs *fs, const struct node *dir, bool found);
-double show_attr_timeout(const struct fs *fs, const struct node *node);
 
 /* the directory's entries never change */
 bool show_is_fixed(const struct fs *fs, const struct node *dir);
