@@ -331,6 +331,10 @@ static void mount_answers(void *ctx, int err)
 	}
 	if (!err)
 		notify_systemd();
+	if (!err && geteuid() != 0 && !waiter->cfg->allow_other)
+		log_note("only this user may use '%s': others, and root, get 'Permission denied' "
+			 "(-o allow_other lets them in)",
+			 waiter->cfg->mnt);
 	if (waiter->pipe < 0)
 		return;
 	if (!err)
