@@ -39,6 +39,10 @@ wait_until() {
 gone() { ! kill -0 "$1" 2>/dev/null || grep -q '^State:.Z' "/proc/$1/status" 2>/dev/null; }
 # status MNT FILTER: from status.json, by jq
 status() { jq -r "$2" "$1/.thawfs/status.json"; }
+# n_fds PID, n_threads PID, rss_kib PID
+n_fds() { find "/proc/$1/fd" -mindepth 1 2>/dev/null | wc -l; }
+n_threads() { find "/proc/$1/task" -mindepth 1 -maxdepth 1 2>/dev/null | wc -l; }
+rss_kib() { awk '/^VmRSS/ { print $2 }' "/proc/$1/status"; }
 # unmount MNT PID: as a user does, and see that the daemon ends, and that no sanitizer found something in it
 unmount() {
 	must "$thawfs" umount "$1"

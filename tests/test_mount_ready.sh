@@ -5,7 +5,7 @@
 . "$(dirname "$0")/lib.sh"
 # shellcheck source=tests/lib_mount.sh
 . "$(dirname "$0")/lib_mount.sh"
-requires fuse root jq python3
+requires fuse root jq python3 pgrep
 mnt=$T/mnt
 helper=$src/../dist/mount.fuse.thawfs
 
@@ -91,7 +91,17 @@ wait_until 10 clean "$@" || fail "still open in the workers: $(foreign "$@")"
 foreign "$daemon" | grep -q "fd/9 -> $T/src/file" || fail "closed in the foreground"
 unmount "$mnt" "$daemon"
 
-# many times (nydus 1693): the right bytes each time, and no process left
+# many times (nydus 1693): the right bytes each time, no process left, and a mount after many takes what the first took
+takes() { # descriptors and threads of the mount's processes
+	local worker
+	# past the page cache, so that a worker that is new opens the image
+	dd if="$mnt/file" of=/dev/null bs=4096 count=1 iflag=direct status=none || return
+	worker=$(status "$mnt" .worker_pid)
+	echo "supervisor $(n_fds "$pid") $(n_threads "$pid"), worker $(n_fds "$worker") $(n_threads "$worker")"
+}
+# a worker of which something is still being set up has other numbers for a moment
+takes_as_first() { [ "$(takes)" = "$first" ]; }
+first=
 for i in $(seq 1 "$(long_or 300 30)"); do
 	echo "round $i" >"$T/src/round"
 	must "$thawfs" pack -q -o "$T/i.thaw" "$T/src"
@@ -99,5 +109,35 @@ for i in $(seq 1 "$(long_or 300 30)"); do
 	pid=$(status "$mnt" .supervisor_pid)
 	[ "$(cat "$mnt/round")" = "round $i" ] || fail "round $i shows old bytes"
 	must cmp "$T/src/file" "$mnt/file"
+	if [ -z "$first" ]; then
+		# until both workers are there, and it does not change any more
+		ready_now() { [ "$(pgrep -cP "$pid")" = 2 ] && first=$(takes) && sleep 0.2 && takes_as_first; }
+		wait_until 20 ready_now || fail "the numbers do not settle: $first, $(takes)"
+		first_rss=$(rss_kib "$pid")
+	fi
 	unmount "$mnt" "$pid"
 done
+must "$thawfs" mount "$T/i.thaw" "$mnt"
+pid=$(status "$mnt" .supervisor_pid)
+must cmp "$T/src/file" "$mnt/file"
+wait_until 20 takes_as_first || fail "after $i mounts: $(takes), not $first"
+
+# and one mount of which every file is opened again and again, and whose worker is replaced
+for i in $(seq 1 "$(long_or 1000 50)"); do
+	must cmp "$T/src/file" "$mnt/file"
+	[ "$(cat "$mnt/round")" = "$(cat "$T/src/round")" ] || fail "open number $i shows old bytes"
+	must ls -l "$mnt/.thaw" >"$T/ls"
+done
+wait_until 20 takes_as_first || fail "after $i opens: $(takes), not $first"
+if [ "$(status "$mnt" .kernel.resend)" = true ]; then
+	for i in $(seq 1 "$(long_or 100 10)"); do
+		worker=$(status "$mnt" .worker_pid)
+		kill -KILL "$worker"
+		wait_until 20 gone "$worker" || fail "a worker stays"
+		must cmp "$T/src/file" "$mnt/file"
+	done
+	wait_until 20 takes_as_first || fail "after $i takeovers: $(takes), not $first"
+fi
+rss=$(rss_kib "$pid")
+[ "$rss" -le $((first_rss + 1024)) ] || fail "the supervisor grew from $first_rss to $rss KiB"
+unmount "$mnt" "$pid"
