@@ -127,6 +127,9 @@ static int print_properties(struct image *img)
 	}
 	cJSON_ArrayForEach(item, cJSON_GetObjectItemCaseSensitive(root, "labels"))
 	{
+		/* in an array, which only a damaged image has there, they have no names */
+		if (!item->string || !cJSON_IsString(item))
+			continue;
 		printf("%-12s ", "label:");
 		cli_print_name(stdout, item->string, strlen(item->string));
 		print_text(" =", item);

@@ -6,14 +6,13 @@
  *
  * A damaged entry is reported and the check goes on with the next, so one cause may be seen more than once.
  */
-#include <cjson/cJSON.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
 #include "common/cleanup.h"
-#include "common/json.h"
+#include "imgfmt/properties.h"
 #include "imgfmt/verify_private.h"
 #include "imgfmt/zero.h"
 
@@ -460,36 +459,16 @@ static void check_bases(struct check *c)
 	}
 }
 
-/* nothing but white space: cJSON stops at the end of the object */
-static bool only_space(const char *from, const char *to)
-{
-	while (from < to && strchr(" \t\r\n", *from) && *from)
-		from++;
-	return from == to;
-}
-
-static bool is_utf8(const char *text, size_t len)
-{
-	for (size_t i = 0, n; i < len; i += n) {
-		n = utf8_sequence((const uint8_t *)text + i, len - i);
-		if (!n)
-			return false;
-	}
-	return true;
-}
-
 static void check_properties(struct check *c)
 {
-	const char *text, *end = NULL;
-	size_t len;
-	cJSON *json;
+	const char *text, *what;
+	size_t len, off;
 
 	if (image_properties(c->img, &text, &len) || !len)
 		return;
-	json = cJSON_ParseWithLengthOpts(text, len, &end, false);
-	if (!cJSON_IsObject(json) || !only_space(end, text + len) || !is_utf8(text, len))
-		entry_damage(c, THAW_PROPERTIES, 0, "not a JSON object");
-	cJSON_Delete(json);
+	what = properties_check(text, len, &off);
+	if (what)
+		entry_damage(c, THAW_PROPERTIES, off, what);
 }
 
 static void check_summary(struct check *c, const struct totals *t)

@@ -47,6 +47,7 @@ SECTION = {
     STRINGS: ("STRINGS", None),
     PROPERTIES: ("PROPERTIES", None),
 }
+MEMBERS = ("source", "single", "notes", "labels", "creator", "host", "created")  # of PROPERTIES
 FIELDS = {
     "header": ("<8sII4072sQ", "magic version chunk_size reserved header_hash"),
     "footer": ("<8sIIIIQQII16s", "magic version chunk_size incompat_flags compat_flags file_size data_end n_sections reserved image_id"),
@@ -829,15 +830,36 @@ class Image:
     def check_properties(self):
         if PROPERTIES not in self.data:
             return
+        def pairs(items):
+            names = [name for name, _ in items]
+            return {"": [n for n in MEMBERS if names.count(n) > 1], "names": names, "values": [v for _, v in items],
+                    "get": dict(items)}
+
+        def no_constant(name):
+            raise ValueError("'%s' is no number" % name)
+
         try:
-            p = json.loads(self.data[PROPERTIES].decode("utf-8"))
+            p = json.loads(self.data[PROPERTIES].decode("utf-8"), object_pairs_hook=pairs, parse_constant=no_constant,
+                           parse_int=float)
         except (ValueError, RecursionError) as e:
             raise Damage("properties: %s" % e) from e
         self.must_be(isinstance(p, dict), "properties are no JSON object")
-        self.want(p.get("source", "files") in ("dmtcp", "criu", "core", "files"), "properties: source")
+        todo = [(p, 1)]
+        while todo:
+            v, depth = todo.pop()
+            if isinstance(v, str):
+                self.want(not any(c == "\0" or 0xd800 <= ord(c) < 0xe000 for c in v), "properties: string %r", v)
+            elif isinstance(v, (dict, list)):
+                self.want(depth <= 64, "properties: nested too deep")
+                todo += [(w, depth + 1) for w in (v["names"] + v["values"] if isinstance(v, dict) else v)]
+        self.want(not p[""], "properties: twice: %r", p[""])
+        p = p["get"]
+        for name in ("source", "creator", "host", "created"):
+            self.want(isinstance(p.get(name, ""), str), "properties: %s", name)
         self.want(isinstance(p.get("single", True), bool), "properties: single")
-        self.want(all(isinstance(n, str) for n in p.get("notes", [])), "properties: notes")
-        self.want(all(isinstance(n, str) for n in p.get("labels", {}).values()), "properties: labels")
+        notes, labels = p.get("notes", []), p.get("labels", {"values": []})
+        self.want(isinstance(notes, list) and all(isinstance(n, str) for n in notes), "properties: notes")
+        self.want(isinstance(labels, dict) and all(isinstance(n, str) for n in labels["values"]), "properties: labels")
 
     def check_content(self):
         step = max(1, BATCH // self.chunk_size)

@@ -476,6 +476,26 @@ TELL(name_nobodys, forge_name(f, FORGE_DIR, FORGE_EMPTY, "zzz", 3))
 TELL(inode_nobodys, forge_inode(f, S_IFREG | 0600, 1, 0, 0, 0, 0, 0); forge_summary(f))
 TELL(json_broken, forge_add(&f->sections[THAW_PROPERTIES], "{", 1))
 TELL(json_array, f->sections[THAW_PROPERTIES].len = 0; forge_add(&f->sections[THAW_PROPERTIES], "[1]", 3))
+static void put_json(struct forge *f, const char *text)
+{
+	f->sections[THAW_PROPERTIES].len = 0;
+	forge_add(&f->sections[THAW_PROPERTIES], text, strlen(text));
+}
+TELL(json_labels_array, put_json(f, "{\"labels\":[1]}"))
+TELL(json_label_number, put_json(f, "{\"labels\":{\"a\":1}}"))
+TELL(json_source_number, put_json(f, "{\"source\":5}"))
+TELL(json_single_number, put_json(f, "{\"single\":1}"))
+TELL(json_notes_object, put_json(f, "{\"notes\":{\"a\":\"b\"}}"))
+TELL(json_host_twice, put_json(f, "{\"host\":\"a\",\"x\":{\"host\":1},\"host\":\"b\"}"))
+TELL(json_control, put_json(f, "{\"a\":\"\n\"}"))
+TELL(json_nul, put_json(f, "{\"a\":\"\\u0000\"}"))
+TELL(json_half_pair, put_json(f, "{\"a\":\"\\ud83d\"}"))
+TELL(json_bom, put_json(f, "\xef\xbb\xbf{}"))
+TELL(json_octal, put_json(f, "{\"a\":0123}"))
+TELL(json_not_utf8, put_json(f, "{\"a\":\"\xff\"}"))
+TELL(json_65_deep, put_json(f, "{\"a\":"); memset(forge_add(&f->sections[THAW_PROPERTIES], NULL, 64), '[', 64);
+     memset(forge_add(&f->sections[THAW_PROPERTIES], NULL, 64), ']', 64);
+     forge_add(&f->sections[THAW_PROPERTIES], "}", 1))
 TELL(json_deep, f->sections[THAW_PROPERTIES].len = 0;
      memset(forge_add(&f->sections[THAW_PROPERTIES], NULL, 300000), '[', 300000))
 TELL(unknown_section, forge_add(&f->sections[40], "a later version's", 17))
@@ -718,6 +738,19 @@ static const struct lie lies[] = {
 	T(json_broken, AT_CHECK),
 	T(json_array, AT_CHECK),
 	T(json_deep, AT_CHECK),
+	T(json_labels_array, AT_CHECK),
+	T(json_label_number, AT_CHECK),
+	T(json_source_number, AT_CHECK),
+	T(json_single_number, AT_CHECK),
+	T(json_notes_object, AT_CHECK),
+	T(json_host_twice, AT_CHECK),
+	T(json_control, AT_CHECK),
+	T(json_nul, AT_CHECK),
+	T(json_half_pair, AT_CHECK),
+	T(json_bom, AT_CHECK),
+	T(json_octal, AT_CHECK),
+	T(json_not_utf8, AT_CHECK),
+	T(json_65_deep, AT_CHECK),
 	T(unknown_section, IS_GOOD),
 	T(unknown_compat, IS_GOOD),
 
