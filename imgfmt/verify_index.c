@@ -77,6 +77,12 @@ static void check_gap_before(struct check *c, uint64_t from, uint64_t to)
 		check_damage(c, from, -EBADMSG, "padding is not zero");
 }
 
+static void use_base(struct check *c, uint32_t base)
+{
+	if (base && base <= THAW_MAX_BASES)
+		c->used_bases |= 1ull << (base - 1);
+}
+
 static void count_chunk(const struct image_chunk *k, struct totals *t)
 {
 	t->shuffled += k->shuffle != 0;
@@ -110,6 +116,7 @@ static void check_chunk_table(struct check *c, struct totals *t)
 		if (le32_get(e->reserved))
 			entry_damage(c, THAW_CHUNKS, i, "reserved bytes are not zero");
 		count_chunk(&k, t);
+		use_base(c, k.base);
 		if (k.base)
 			continue;
 		want = k.codec == THAW_RAW ? align_up(end, THAW_PAGE) : end;
@@ -391,6 +398,7 @@ static void check_segments(struct check *c, const struct image_space *s)
 
 		if (!e || image_segment(c->img, s, i, &g))
 			continue;
+		use_base(c, g.base);
 		if (e->reserved || (g.kind != THAW_SEG_DATA && (g.off || g.ino || g.base)))
 			what = "reserved bytes are not zero";
 		else if (g.addr < end)
@@ -442,6 +450,17 @@ static void check_spaces(struct check *c)
 
 /* -- the rest --------------------------------------------------------------------------------- */
 
+/* is entry @i, whose id is @id, there before? */
+static bool base_twice(struct check *c, uint32_t i, const uint8_t id[16])
+{
+	struct image_base b;
+
+	for (uint32_t k = 0; k < i; k++)
+		if (!image_base(c->img, k, &b) && !memcmp(b.id, id, 16))
+			return true;
+	return false;
+}
+
 static void check_bases(struct check *c)
 {
 	for (uint32_t i = 0; i < c->img->info.n_bases; i++) {
@@ -453,9 +472,13 @@ static void check_bases(struct check *c)
 			continue;
 		if (!is_zero(e->reserved, sizeof(e->reserved)))
 			entry_damage(c, THAW_BASES, i, "reserved bytes are not zero");
-		if (image_base_open(c->img, i, &base) == -ENOENT)
-			check_damage(c, c->img->index.sections[THAW_BASES].offset + i * sizeof(*e), -ENOENT,
-				     "a base is missing");
+		if (base_twice(c, i, b.id))
+			entry_damage(c, THAW_BASES, i, "is listed twice");
+		if (image_base_open(c->img, i, &base) != -ENOENT)
+			continue;
+		c->n_missing++;
+		check_damage(c, c->img->index.sections[THAW_BASES].offset + i * sizeof(*e), -ENOENT,
+			     "a base is missing");
 	}
 }
 
@@ -469,6 +492,13 @@ static void check_properties(struct check *c)
 	what = properties_check(text, len, &off);
 	if (what)
 		entry_damage(c, THAW_PROPERTIES, off, what);
+}
+
+static void check_bases_used(struct check *c)
+{
+	for (uint32_t i = 0; i < c->img->info.n_bases; i++)
+		if (!(c->used_bases >> i & 1))
+			entry_damage(c, THAW_BASES, i, "nothing needs it");
 }
 
 static void check_summary(struct check *c, const struct totals *t)
@@ -501,7 +531,8 @@ int check_tables(struct check *c)
 	check_spaces(c);
 	check_properties(c);
 	/* with damaged entries, sums say nothing */
-	if (!r && !c->result->n_index_errors) {
+	if (!r && c->result->n_index_errors == c->n_missing) {
+		check_bases_used(c);
 		check_flags(c, &t);
 		check_summary(c, &t);
 	}

@@ -14,6 +14,8 @@ struct check {
 	const struct verify_opts *opts;
 	struct verify_result *result;
 	pthread_mutex_t lock; /* guards result and the callbacks of opts */
+	uint64_t used_bases;  /* bit i: some chunk or segment needs BASES entry i */
+	uint64_t n_missing;   /* bases that are not there: counted as damage, but no entry is wrong */
 	bool mute_blocks;     /* damaged blocks were reported already */
 	bool mute_entries;    /* and so were entries */
 };

@@ -447,6 +447,18 @@ static void base_missing(struct forge *f)
 	forge_add(&f->sections[THAW_CHUNKS], &c, sizeof(c));
 	forge_summary(f);
 }
+static void base_twice(struct forge *f)
+{
+	const struct thaw_chunk a = { .logical_len = le32_make(100), .base = le16_make(1) };
+	const struct thaw_chunk b = { .logical_len = le32_make(100), .base = le16_make(2) };
+
+	add_base(f, "gone.thaw", 9);
+	add_base(f, "again.thaw", 10);
+	forge_add(&f->sections[THAW_CHUNKS], &a, sizeof(a));
+	forge_add(&f->sections[THAW_CHUNKS], &b, sizeof(b));
+	forge_summary(f);
+}
+TELL(base_unused, add_base(f, "gone.thaw", 9))
 TELL(base_path, add_base(f, "../../etc/passwd", 16))
 TELL(base_nul, add_base(f, "a\0b", 3))
 TELL(base_no_name, add_base(f, "", 0))
@@ -472,6 +484,12 @@ TELL(chunks_fewer, f->sections[THAW_CHUNKS].len -= sizeof(struct thaw_chunk))
 TELL(extents_none_at_all, f->sections[THAW_EXTENTS].len = 0)
 TELL(part_of_an_entry, forge_add(&f->sections[THAW_NAMES], NULL, 5))
 TELL(extent_nobodys, forge_extent(f, 0, 0, 0))
+/* the last directory loses its last name to a parent that is none */
+static void name_under_link(struct forge *f)
+{
+	forge_name(f, FORGE_LINK, FORGE_EMPTY, "zzz", 3);
+	FORGE_ENTRY(f, THAW_INODES, struct thaw_inode, FORGE_EMPTY)->nlink = le32_make(2);
+}
 TELL(name_nobodys, forge_name(f, FORGE_DIR, FORGE_EMPTY, "zzz", 3))
 TELL(inode_nobodys, forge_inode(f, S_IFREG | 0600, 1, 0, 0, 0, 0, 0); forge_summary(f))
 TELL(json_broken, forge_add(&f->sections[THAW_PROPERTIES], "{", 1))
@@ -713,6 +731,8 @@ static const struct lie lies[] = {
 	T(segment_reserved, AT_CHECK),
 
 	T(base_missing, NO_BASE),
+	T(base_twice, AT_CHECK),
+	T(base_unused, AT_CHECK),
 	T(base_path, AT_CHECK),
 	T(base_nul, AT_CHECK),
 	T(base_no_name, AT_CHECK),
@@ -734,6 +754,7 @@ static const struct lie lies[] = {
 	T(part_of_an_entry, AT_OPEN),
 	T(extent_nobodys, AT_CHECK),
 	T(name_nobodys, AT_CHECK),
+	T(name_under_link, AT_CHECK),
 	T(inode_nobodys, AT_CHECK),
 	T(json_broken, AT_CHECK),
 	T(json_array, AT_CHECK),
