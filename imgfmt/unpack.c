@@ -336,6 +336,7 @@ static int walk_below(struct unpack *u, uint32_t ino, entry_fn *fn, bool dress)
 
 	if (err)
 		return err;
+	w.partial |= dress; /* the first walk has said what is hidden */
 	while (!err && (more = walk_next(&w)) == 1) {
 		const char *name = w.path + w.name_off;
 

@@ -7,6 +7,16 @@
 #include <sys/stat.h>
 
 #include "common/log.h"
+#include "imgfmt/image_private.h"
+
+/* a bitmap's bit was clear, and is now set */
+static bool first_time(uint8_t *bits, uint32_t ino)
+{
+	bool first = !(bits[ino / 8] & (1u << (ino % 8)));
+
+	bits[ino / 8] |= (uint8_t)(1u << (ino % 8));
+	return first;
+}
 
 int walk_start(struct walk *w, struct image *img, uint32_t ino, const char *path)
 {
@@ -20,12 +30,14 @@ int walk_start(struct walk *w, struct image *img, uint32_t ino, const char *path
 	w->path_len = strlen(path);
 	w->path_cap = w->path_len + 256;
 	w->path = malloc(w->path_cap);
-	w->dirs = calloc(1, walk_seen_bytes(img));
-	if (!w->path || !w->dirs) {
+	w->met = calloc(1, walk_seen_bytes(img));
+	if (!w->path || !w->met) {
 		walk_release(w);
 		return -ENOMEM;
 	}
 	memcpy(w->path, path, w->path_len + 1);
+	w->partial = ino != IMAGE_ROOT;
+	w->n_inodes = first_time(w->met, ino);
 	return 0;
 }
 
@@ -33,7 +45,7 @@ void walk_release(struct walk *w)
 {
 	free(w->path);
 	free(w->levels);
-	free(w->dirs);
+	free(w->met);
 	memset(w, 0, sizeof(*w));
 }
 
@@ -73,21 +85,14 @@ static int set_path(struct walk *w, size_t dir_len, const struct image_dirent *d
 	return 0;
 }
 
-/* a bitmap's bit was clear, and is now set */
-static bool first_time(uint8_t *bits, uint32_t ino)
-{
-	bool first = !(bits[ino / 8] & (1u << (ino % 8)));
-
-	bits[ino / 8] |= (uint8_t)(1u << (ino % 8));
-	return first;
-}
-
 /* what ends every walk, whatever the image says: a directory is met once, and below its parent */
 static int check_entry(struct walk *w, uint32_t parent)
 {
-	if (!S_ISDIR(w->inode.mode))
-		return 0;
-	if (w->inode.ino > parent && w->inode.parent == parent && first_time(w->dirs, w->inode.ino))
+	bool first = first_time(w->met, w->inode.ino);
+
+	w->n_names++;
+	w->n_inodes += first;
+	if (!S_ISDIR(w->inode.mode) || (first && w->inode.ino > parent && w->inode.parent == parent))
 		return 0;
 	log_error("cannot read '%s': directory inode %u is named twice or above itself", image_path(w->img),
 		  w->inode.ino);
@@ -112,6 +117,25 @@ static int next_name(struct walk *w, struct image_dirent *ret)
 	return 0;
 }
 
+/* what no directory leads to is hidden, which is not the same as not there */
+static int check_all_met(const struct walk *w)
+{
+	const struct image_info *info = image_info(w->img);
+	uint32_t ino = 0;
+
+	if (w->partial || (w->n_names == info->n_names && w->n_inodes == info->n_inodes))
+		return 0;
+	while (ino < info->n_inodes && w->met[ino / 8] & (1u << (ino % 8)))
+		ino++;
+	if (ino < info->n_inodes)
+		log_error("cannot read all of '%s': no name leads to inode %u", image_path(w->img), ino);
+	else
+		log_error("cannot read all of '%s': names at offset %llu: %llu of %llu belong to no directory",
+			  image_path(w->img), (unsigned long long)w->img->index.sections[THAW_NAMES].offset,
+			  (unsigned long long)(info->n_names - w->n_names), (unsigned long long)info->n_names);
+	return -EBADMSG;
+}
+
 int walk_next(struct walk *w)
 {
 	struct image_dirent de;
@@ -130,7 +154,7 @@ int walk_next(struct walk *w)
 	w->skip = true; /* so that another call after the end ends too */
 	err = next_name(w, &de);
 	if (err != 1)
-		return err;
+		return err ? err : check_all_met(w);
 	w->skip = false;
 	w->depth = w->n_levels;
 	parent = w->levels[w->n_levels - 1].dir;
@@ -147,6 +171,7 @@ int walk_next(struct walk *w)
 void walk_skip(struct walk *w)
 {
 	w->skip = true;
+	w->partial |= S_ISDIR(w->inode.mode);
 }
 
 size_t walk_seen_bytes(const struct image *img)

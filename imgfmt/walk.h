@@ -35,15 +35,22 @@ struct walk {
 	size_t depth; /* 0: the start */
 
 	bool started, skip;
+	bool partial; /* not all of the image is wanted */
+	uint64_t n_names, n_inodes;
 	size_t path_cap, levels_cap, n_levels;
 	struct walk_level *levels;
-	uint8_t *dirs; /* bitmap of directories met: one with two names would make the walk exponential */
+	uint8_t *met; /* bitmap of inodes met: a directory with two names would make the walk exponential */
 };
 
 /* @path: what the start is called, "" for the root */
 int walk_start(struct walk *w, struct image *img, uint32_t ino, const char *path);
 
-/* Return: 1 and the next entry; 0 after the last; -EBADMSG and other errors of the image; -ENOMEM */
+/*
+ * walk_next - go on
+ * A walk through all of an image that did not come by every name and inode of the index ends with an error, which
+ * is logged: a damaged index hides them.
+ * Return: 1 and the next entry; 0 after the last; -EBADMSG and other errors of the image; -ENOMEM
+ */
 int walk_next(struct walk *w);
 
 /* do not go into the directory at hand */
