@@ -148,6 +148,8 @@ static int common_option(struct cli *cli, int c)
 			cli_usage(cli, "--base-path may be given %d times", CLI_BASES_MAX);
 			return '?';
 		}
+		if (access(optarg, R_OK | X_OK))
+			log_warn("cannot look for bases in '%s': %s", optarg, strerror(errno));
 		cli->base_path[cli->n_base_path++] = optarg;
 		return 0;
 	default:
@@ -314,12 +316,19 @@ static void on_signal(int sig)
 	cli_stop = sig;
 }
 
+/* a limit of file sizes is the error of a write, which is said and cleaned up after */
+static void on_file_size(int sig)
+{
+	(void)sig;
+}
+
 void cli_catch_signals(void)
 {
 	struct sigaction sa = { .sa_handler = on_signal, .sa_flags = SA_RESETHAND | SA_RESTART };
 	static const int sigs[] = { SIGINT, SIGTERM, SIGHUP };
 
 	sigemptyset(&sa.sa_mask);
+	sigaction(SIGXFSZ, &(struct sigaction){ .sa_handler = on_file_size }, NULL);
 	for (size_t i = 0; i < sizeof(sigs) / sizeof(sigs[0]); i++) {
 		struct sigaction old;
 

@@ -64,7 +64,7 @@ struct pack_args {
 	struct pack_opts opts;
 	const char *bases[CLI_BASES_MAX + 1];
 	size_t n_bases;
-	bool flatten, level_given;
+	bool flatten, level_given, raw_given, codec_given;
 	bool shaped; /* an option says how the data is to be stored */
 };
 
@@ -93,6 +93,7 @@ static int set_fast(struct cli *cli, struct pack_args *args, const char *text)
 
 static int set_codec(struct cli *cli, struct pack_args *args, const char *text)
 {
+	args->codec_given = true;
 	if (!strcmp(text, "zstd"))
 		args->opts.codec = PACK_ZSTD;
 	else if (!strcmp(text, "lz4"))
@@ -143,7 +144,7 @@ static int one_option(struct cli *cli, struct pack_args *args, int c)
 	args->shaped |= c != 'o' && c != OPT_FLATTEN && c != OPT_VERIFY && c != OPT_NO_FSYNC && c != OPT_BASE;
 	switch (c) {
 	case OPT_RAW:
-		args->opts.codec = PACK_RAW;
+		args->raw_given = true;
 		return 0;
 	case OPT_FLATTEN:
 		args->flatten = true;
@@ -298,6 +299,8 @@ static int do_pack(const struct cli *cli, const struct pack_args *args)
 /* options that contradict each other. Return: 0 or CLI_USAGE */
 static int check_options(const struct cli *cli, const struct pack_args *args)
 {
+	if (args->opts.out && !*args->opts.out)
+		return cli_usage(cli, "-o takes the name of the image, or -");
 	if (args->level_given && args->opts.codec == PACK_RAW)
 		return cli_usage(cli, "--raw has no compression level");
 	if (args->opts.codec == PACK_LZ4 && (args->opts.level < 0 || args->opts.level > LZ4_LEVEL_MAX))
@@ -328,6 +331,11 @@ static int run_pack(const struct verb *verb, int argc, char **argv)
 			return rc;
 	}
 	rc = cli_operands(&cli, argc, argv, 1, 1);
+	if (!rc && args.raw_given) {
+		if (args.codec_given && args.opts.codec != PACK_RAW)
+			return cli_usage(&cli, "--raw and another --codec exclude each other");
+		args.opts.codec = PACK_RAW;
+	}
 	if (!rc)
 		rc = check_options(&cli, &args);
 	if (rc)

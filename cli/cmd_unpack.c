@@ -66,7 +66,8 @@ static int do_unpack(const struct cli *cli, const char *path, const char *dest, 
 	image_close(img);
 	if (err == -EINTR)
 		log_error("cannot unpack '%s': interrupted", path);
-	else if (cli->json || !cli->quiet)
+	/* what failed before anything was made has been said */
+	else if (cli->json || (!cli->quiet && (!err || res.n_files || res.n_failed)))
 		print_result(cli, dest, &res);
 	return cli_exit_code(err);
 }

@@ -154,7 +154,7 @@ int image_open(const char *path, const struct image_opts *opts, struct image **r
 	if (!r)
 		return open_source(src, path, true, opts, ret);
 	if (!opts || !opts->quiet)
-		log_error("cannot open '%s': %s", path, strerror(-r));
+		log_error("cannot open '%s': %s", path, r == -EINVAL ? "not a regular file" : strerror(-r));
 	return r;
 }
 

@@ -123,11 +123,19 @@ int output_open(struct output *out, const char *path)
 		r = check_target(out);
 	if (r) {
 		forget_temporary(out);
-		return fail(out, "write", r);
+		if (r != -EINVAL)
+			return fail(out, "write", r);
+		log_error("cannot write '%s': what is there is no regular file", out->name);
+		return r;
 	}
 	r = identify_directory(out);
 	if (!r)
 		r = lock_temporary(out);
+	if (r == -ELOOP || r == -EISDIR || r == -EINVAL || r == -ENXIO) {
+		log_error("cannot write '%s': '%s' is in the way, which is no regular file", out->name, out->tmp);
+		forget_temporary(out);
+		return r;
+	}
 	if (r) {
 		forget_temporary(out);
 		if (r != -EBUSY)

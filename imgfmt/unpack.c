@@ -20,6 +20,7 @@
 #include "common/bytes.h"
 #include "common/cleanup.h"
 #include "common/log.h"
+#include "imgfmt/table.h"
 #include "imgfmt/unpack_pool.h"
 #include "imgfmt/walk.h"
 
@@ -45,9 +46,10 @@ struct unpack {
 	struct unpack_dir *dir; /* at hand: the last of levels */
 	struct level *levels;
 	size_t n_levels, cap_levels;
-	int root;       /* descriptor of the destination, or of the directory a single member goes to */
-	void *links;    /* tsearch(3) tree of struct link */
-	bool bare_root; /* the image's root directory is made up: it has no metadata to restore */
+	int root;             /* descriptor of the destination, or of the directory a single member goes to */
+	void *links;          /* tsearch(3) tree of struct link */
+	struct table sources; /* struct stat of the image and its bases, if files may be replaced */
+	bool bare_root;       /* the image's root directory is made up: it has no metadata to restore */
 };
 
 /* -- directories ------------------------------------------------------------------------------- */
@@ -245,11 +247,40 @@ static int put_other(struct unpack *u, const struct walk *w, const char *name, s
 	return say(w->path, err);
 }
 
+static int note_source(void *ctx, struct image *img)
+{
+	struct unpack *u = ctx;
+	int fd = source_fd(image_source(img));
+	struct stat *st = fd < 0 ? NULL : table_push(&u->sources);
+
+	return fd < 0 ? 0 : !st ? -ENOMEM : fstat(fd, st) ? -errno : 0;
+}
+
+/* what is read from is not replaced by what is in it */
+static int check_place(const struct unpack *u, const struct walk *w, const char *name)
+{
+	struct stat st;
+
+	if (!u->sources.n || fstatat(at_hand(u), name, &st, AT_SYMLINK_NOFOLLOW))
+		return 0;
+	for (size_t i = 0; i < u->sources.n; i++) {
+		const struct stat *source = table_at(&u->sources, i);
+
+		if (st.st_dev == source->st_dev && st.st_ino == source->st_ino) {
+			log_error("cannot create '%s': the image, or a base of it, is in its place", w->path);
+			return -EBUSY;
+		}
+	}
+	return 0;
+}
+
 static int put_entry(struct unpack *u, const struct walk *w, const char *name)
 {
 	struct link *link = NULL;
-	int err, fd;
+	int err = check_place(u, w, name), fd;
 
+	if (err)
+		return err;
 	if (S_ISDIR(w->inode.mode)) {
 		fd = out_enter(at_hand(u), name, u->opts->force);
 		return say(w->path, fd < 0 ? fd : push_level(u, fd, &w->inode));
@@ -302,8 +333,13 @@ static int make_link(struct unpack *u, const struct walk *w, const char *name)
 	_cleanup_close_ int from = -1;
 	const char *from_name = NULL;
 
+	int err;
+
 	if (!link || !strcmp(link->path, w->path))
 		return 0;
+	err = check_place(u, w, name);
+	if (err)
+		return err;
 	if (atomic_load(&link->lost)) {
 		log_error("cannot unpack '%s': it is a link to '%s'", w->path, link->path);
 		return 0;
@@ -551,6 +587,7 @@ static void unpack_release(struct unpack *u)
 	unpack_dir_put(u->dir);
 	free(u->levels);
 	tdestroy(u->links, free_link);
+	table_release(&u->sources);
 	if (u->root >= 0)
 		close(u->root);
 }
@@ -601,8 +638,12 @@ int image_unpack(struct image *img, const char *dest, const struct unpack_opts *
 	struct unpack u = { .img = img, .opts = opts ? opts : &none, .dest = dest, .root = -1 };
 	struct place place = { 0 };
 	uint32_t ino;
-	int err = find_member(&u, &ino, &place);
+	int err;
 
+	table_init(&u.sources, sizeof(struct stat));
+	err = find_member(&u, &ino, &place);
+	if (!err && u.opts->force)
+		err = image_each_needed(img, note_source, &u);
 	if (!err)
 		err = unpack_to(&u, ino, &place);
 	if (ret)

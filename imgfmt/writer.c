@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -112,6 +113,7 @@ struct writer {
 	struct writer_counts counts;
 	unsigned open_inputs;
 	int error;
+	atomic_bool said_shorter;
 };
 
 /* -- extents ---------------------------------------------------------------------------------- */
@@ -384,7 +386,8 @@ static int process(struct worker *worker, struct job *job, uint64_t seq)
 	if (job->input) {
 		r = read_exactly(job->input->fd, job->in, job->len, job->off);
 		if (r == -ENODATA) {
-			log_error("cannot pack '%s': it became shorter while it was read", job->input->name);
+			if (!atomic_exchange(&w->said_shorter, true)) /* not for each piece at work */
+				log_error("cannot pack '%s': it became shorter while it was read", job->input->name);
 			return -EAGAIN;
 		}
 		if (r) {

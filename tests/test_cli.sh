@@ -156,4 +156,32 @@ must "$thawfs" verify --progress=none i.thaw 2>err >/dev/null
 must "$thawfs" pack --progress=bar -q -o q.thaw src 2>err
 [ ! -s err ] || fail "progress with -q: $(cat -v err)"
 
+# what cannot be an image, or stands where one is to be, is named
+mkdir -p "$T/odd/src" && cd "$T/odd" || exit 1
+head -c 20000000 /dev/urandom >src/file
+must_fail 1 "$thawfs" ls /dev/null
+says "cannot open '/dev/null': not a regular file"
+must_fail 2 "$thawfs" pack -o '' src
+says "-o takes the name of the image"
+must_fail 2 "$thawfs" pack --raw --codec lz4 -o x.thaw src
+says "--raw and another --codec exclude each other"
+must_fail 2 "$thawfs" pack --codec zstd --raw -o x.thaw src
+mkfifo fifo
+for out in fifo /dev/null; do
+	must_fail 1 "$thawfs" pack -o $out src
+	says "cannot write '$out': what is there is no regular file"
+done
+ln -s src/file .x.thaw.partial
+must_fail 1 "$thawfs" pack -o x.thaw src
+says "cannot write 'x.thaw': './.x.thaw.partial' is in the way, which is no regular file"
+rm .x.thaw.partial && mkdir .x.thaw.partial
+must_fail 1 "$thawfs" pack -o x.thaw src
+says "cannot write 'x.thaw': './.x.thaw.partial' is in the way, which is no regular file"
+rmdir .x.thaw.partial
+# a limit of file sizes is an error like others
+(ulimit -f 5000 && must_fail 1 "$thawfs" pack -o x.thaw src && says "cannot write 'x.thaw': File too large") || exit 1
+must rm -r src fifo
+[ -z "$(ls -A)" ] || fail "litter: $(ls -A)"
+must_fail 1 "$thawfs" verify --base-path nowhere x.thaw
+says "cannot look for bases in 'nowhere': No such file or directory"
 exit 0

@@ -107,6 +107,26 @@ mkdir real && ln -s real named
 must "$thawfs" unpack -q i.thaw named
 must cmp <(tree_of tree) <(tree_of real)
 
+# -f replaces neither the image that is read nor a base of it, by whatever name
+mkdir self && head -c 100000 /dev/urandom >self/f
+must "$thawfs" pack -q -o own.thaw self
+cp own.thaw own.copy
+must_fail 1 "$thawfs" unpack -f -m f own.thaw own.thaw
+says "cannot create 'own.thaw': the image, or a base of it, is in its place"
+mkdir over && ln -s base.thaw over/link && ln over/link over/second && ln self/f over/base.thaw && ln self/f over/other
+must "$thawfs" pack -q --base own.thaw -o more.thaw over
+mkdir place && ln own.thaw place/base.thaw
+must_fail 1 "$thawfs" unpack -f more.thaw place
+says "cannot create 'base.thaw': the image, or a base of it, is in its place"
+must cmp own.thaw own.copy
+must cmp own.thaw place/base.thaw
+rm place/base.thaw
+must "$thawfs" unpack -q -f more.thaw place
+# what fails before anything is there has no summary
+must_fail 1 "$thawfs" unpack own.thaw self
+says "cannot create 'f': it exists (-f replaces it)"
+equal "$(wc -l <"$T/out")" 1 "lines of output"
+
 # damage: the file is left out and named, the others are there
 mkdir mixed
 for i in 1 2 3; do head -c 300000 /dev/urandom >mixed/$i; done
