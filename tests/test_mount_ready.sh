@@ -25,11 +25,11 @@ python3 -c '
 import socket, sys
 s = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
 s.bind(sys.argv[1])
-s.settimeout(20)
+s.settimeout(60)
 print(s.recv(4096).decode())
 ' "$T/notify" >"$T/said" &
 listener=$!
-wait_until 10 test -S "$T/notify"
+wait_until 60 test -S "$T/notify" || fail "nobody listens"
 NOTIFY_SOCKET=$T/notify mount_image "$T/i.thaw" "$mnt"
 wait $listener || fail "systemd was not told"
 [ "$(cat "$T/said")" = "$(printf 'READY=1\nMAINPID=%d' "$daemon")" ] || fail "systemd was told: $(cat "$T/said")"
