@@ -162,7 +162,7 @@ int cli_getopt(struct cli *cli, int argc, char **argv, const char *letters, cons
 	char spec[64];
 	int c, rc;
 
-	snprintf(spec, sizeof(spec), ":%s", letters);
+	snprintf(spec, sizeof(spec), ":h%s", letters);
 	opterr = 0;
 	for (;;) {
 		c = getopt_long(argc, argv, spec, longs, NULL);
@@ -172,7 +172,7 @@ int cli_getopt(struct cli *cli, int argc, char **argv, const char *letters, cons
 			bad_option(cli, c, argv, longs);
 			return '?';
 		}
-		if (c == CLI_OPT_HELP) {
+		if (c == CLI_OPT_HELP || c == 'h') {
 			char *help[] = { (char *)"help", (char *)cli->verb->name, NULL };
 
 			optind = 1;

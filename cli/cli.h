@@ -106,7 +106,7 @@ enum {
  * cli_getopt - the next option that is the verb's own business
  * Options and operands may be mixed. @letters is getopt's string, without a leading ':'.
  * Return: the option's value with its argument in optarg; -1 after the last (operands are
- * argv[optind…]); '?' after a usage error, which was reported, or --help (cli->done): return cli_stop_code().
+ * argv[optind…]); '?' after a usage error, which was reported, or -h and --help (cli->done): return cli_stop_code().
  */
 int cli_getopt(struct cli *cli, int argc, char **argv, const char *letters, const struct option *longs);
 static inline int cli_stop_code(const struct cli *cli)

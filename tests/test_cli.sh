@@ -3,6 +3,16 @@
 # The command line as such: verbs, options, operands, exit codes and the exact messages.
 . "$(dirname "$0")/lib.sh"
 
+# every verb says what it does, in both forms
+for v in $("$thawfs" --help | sed -n 's/^  \([a-z-]*\)  .*/\1/p'); do
+	[ "$v" = help ] && continue
+	"$thawfs" help "$v" >"$T/help" || fail "help $v"
+	for o in -h --help; do
+		"$thawfs" "$v" $o >"$T/said" 2>&1 || fail "exit $? from $v $o"
+		cmp -s "$T/help" "$T/said" || fail "$v $o: $(cat "$T/said")"
+	done
+done
+
 cd "$T" || exit 1
 mkdir src
 echo hello >src/file
