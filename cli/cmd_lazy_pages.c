@@ -15,6 +15,7 @@
 #include "common/cleanup.h"
 #include "common/log.h"
 #include "restore/criu_lazy.h"
+#include "restore/plain.h"
 
 enum { OPT_PIDFILE = CLI_OPT_OWN, OPT_DAEMON };
 
@@ -41,8 +42,15 @@ struct waiter {
 	int pipe;
 };
 
-/* where in which image @path is. Return: 0; -errno (logged) */
-static int find_images(const struct cli *cli, const char *path, struct image **ret_img, char **ret_dir)
+/* where memory comes from: a directory of an image, or one that is not packed */
+struct images {
+	struct image *img;
+	char *dir;
+	struct plain *plain;
+};
+
+/* Return: 0; -errno (logged) */
+static int find_images(const struct cli *cli, const char *path, struct images *ret)
 {
 	_cleanup_free_ char *full = NULL, *image = NULL, *dir = NULL;
 	const char *end = NULL;
@@ -65,10 +73,11 @@ static int find_images(const struct cli *cli, const char *path, struct image **r
 		full = strdup(path);
 		end = full ? cli_image_end(full) : NULL;
 	}
+	if (!end && !err)
+		return plain_open(path, &ret->plain);
 	if (!end) {
-		log_error("cannot serve from '%s': %s", path,
-			  err ? strerror(-err) : "it is neither an image nor a directory on a mount");
-		return err ? err : -EINVAL;
+		log_error("cannot serve from '%s': %s", path, strerror(-err));
+		return err;
 	}
 	image = strndup(full, (size_t)(end - full));
 	dir = strdup(*end ? end + 1 : "");
@@ -76,9 +85,9 @@ static int find_images(const struct cli *cli, const char *path, struct image **r
 		return -ENOMEM;
 	for (size_t n = strlen(dir); n && dir[n - 1] == '/'; n--)
 		dir[n - 1] = '\0';
-	err = cli_open_image(cli, image, ret_img);
+	err = cli_open_image(cli, image, &ret->img);
 	if (!err)
-		*ret_dir = steal_ptr(&dir);
+		ret->dir = steal_ptr(&dir);
 	return err;
 }
 
@@ -118,10 +127,11 @@ static void print_summary(const struct cli *cli, const struct pageserver_stats *
 	printf("\n");
 }
 
-static int serve(const struct cli *cli, struct waiter *waiter, struct image *img, const char *dir)
+static int serve(const struct cli *cli, struct waiter *waiter, const struct images *images)
 {
-	struct criu_lazy_opts lazy = { .img = img,
-				       .dir = dir,
+	struct criu_lazy_opts lazy = { .img = images->img,
+				       .dir = images->dir ? images->dir : "",
+				       .plain = images->plain,
 				       .work = waiter->opts->work,
 				       .threads = cli->threads,
 				       .listening = on_listening,
@@ -139,7 +149,7 @@ static int serve(const struct cli *cli, struct waiter *waiter, struct image *img
 }
 
 /* in the background, once it listens */
-static int daemonize(const struct cli *cli, struct waiter *waiter, struct image *img, const char *dir)
+static int daemonize(const struct cli *cli, struct waiter *waiter, const struct images *images)
 {
 	int pipe[2], null, status;
 	char code = CLI_FAILED;
@@ -158,7 +168,7 @@ static int daemonize(const struct cli *cli, struct waiter *waiter, struct image 
 			close(null);
 		}
 		waiter->pipe = pipe[1];
-		_exit(cli_exit_code(serve(cli, waiter, img, dir)));
+		_exit(cli_exit_code(serve(cli, waiter, images)));
 	}
 	close(pipe[1]);
 	if (pid > 0 && read(pipe[0], &code, 1) != 1 && waitpid(pid, &status, 0) == pid && WIFEXITED(status))
@@ -170,13 +180,14 @@ static int daemonize(const struct cli *cli, struct waiter *waiter, struct image 
 static int run(const struct cli *cli, const struct lazy_opts *opts)
 {
 	struct waiter waiter = { .opts = opts, .pipe = -1 };
-	_cleanup_free_ char *dir = NULL;
-	struct image *img = NULL;
-	int err = find_images(cli, opts->images, &img, &dir);
+	struct images images = { 0 };
+	int err = find_images(cli, opts->images, &images);
 
 	if (!err)
-		err = opts->daemon ? daemonize(cli, &waiter, img, dir) : serve(cli, &waiter, img, dir);
-	image_close(img);
+		err = opts->daemon ? daemonize(cli, &waiter, &images) : serve(cli, &waiter, &images);
+	image_close(images.img);
+	plain_close(images.plain);
+	free(images.dir);
 	return err;
 }
 

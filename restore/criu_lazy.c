@@ -21,6 +21,7 @@
 #include "common/log.h"
 #include "restore/fdpass.h"
 #include "restore/keeper.h"
+#include "restore/plain.h"
 
 #define RESTORE_FINISHED 0x52535446u
 #define SPACE_NAME_MAX   4200
@@ -29,6 +30,7 @@
 struct lazy {
 	struct image *img;
 	const char *dir;
+	const struct plain *plain;
 	_Atomic int listener, conn; /* -1: closed */
 	_Atomic int32_t pid;        /* its descriptor comes next; 0: none does */
 };
@@ -63,12 +65,13 @@ static int add_task(struct lazy *l, struct roster *roster, int32_t pid, int uffd
 
 	if (len < 0 || (size_t)len >= sizeof(name))
 		return -ENAMETOOLONG;
-	err = image_space_find(l->img, name, (size_t)len, &space);
+	err = l->plain ? plain_find(l->plain, name, &space) : image_space_find(l->img, name, (size_t)len, &space);
 	if (err == -ENOENT)
-		log_error("cannot serve process %" PRId32 ": '%s' has no memory of '%s'", pid, image_path(l->img),
-			  name);
+		log_error("cannot serve process %" PRId32 ": '%s' has no memory of '%s'", pid,
+			  l->plain ? plain_path(l->plain) : image_path(l->img), name);
 	if (!err)
-		err = pageserver_ranges(l->img, space, &ranges, &n);
+		err = l->plain ? plain_ranges(l->plain, space, &ranges, &n)
+			       : pageserver_ranges(l->img, space, &ranges, &n);
 	if (err)
 		return err;
 	err = roster_add(roster, steal_fd(&fd), 0, space, ranges, n);
@@ -185,9 +188,11 @@ static int serve(const struct criu_lazy_opts *opts, int listener, struct pageser
 		close(listener);
 		return -ENOMEM;
 	}
-	*l = (struct lazy){ .img = opts->img, .dir = opts->dir, .listener = listener, .conn = -1 };
+	*l = (struct lazy){
+		.img = opts->img, .dir = opts->dir, .plain = opts->plain, .listener = listener, .conn = -1
+	};
 	opts->listening(opts->ctx);
-	err = keeper_run(opts->img, opts->threads, roster, &events, l);
+	err = keeper_run(opts->img, opts->plain, opts->threads, roster, &events, l);
 	if (l->listener >= 0)
 		close(l->listener);
 	if (l->conn >= 0)

@@ -10,9 +10,10 @@
 
 struct criu_lazy_opts {
 	struct image *img;
-	const char *dir;  /* images directory inside the image; "" for its root */
-	const char *work; /* the socket is made there */
-	unsigned threads; /* that fill; 0: one per processor */
+	const char *dir;           /* images directory inside the image; "" for its root */
+	const struct plain *plain; /* or, in place of both, a directory that is not packed */
+	const char *work;          /* the socket is made there */
+	unsigned threads;          /* that fill; 0: one per processor */
 	/* called once when the socket is there */
 	void (*listening)(void *ctx);
 	void *ctx;

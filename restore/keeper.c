@@ -44,6 +44,7 @@ struct shared {
 
 struct keeper {
 	struct image *img;
+	const struct plain *plain;
 	unsigned threads;
 	struct roster *roster;
 	const struct keeper_events *events;
@@ -91,7 +92,7 @@ static _Noreturn void serve(const struct keeper *k)
 	int err;
 
 	prctl(PR_SET_NAME, "thawfs-pages");
-	err = pageserver_new(k->img, k->threads, k->roster, &ps);
+	err = pageserver_new(k->img, k->plain, k->threads, k->roster, &ps);
 	if (err) {
 		log_error("cannot serve memory: %s", strerror(-err));
 		_exit(1);
@@ -280,12 +281,16 @@ static void raise_limit(void)
 	}
 }
 
-int keeper_run(struct image *img, unsigned threads, struct roster *roster, const struct keeper_events *events,
-	       void *ctx)
+int keeper_run(struct image *img, const struct plain *plain, unsigned threads, struct roster *roster,
+	       const struct keeper_events *events, void *ctx)
 {
-	struct keeper k = {
-		.img = img, .threads = threads, .roster = roster, .events = events, .ctx = ctx, .holder = -1
-	};
+	struct keeper k = { .img = img,
+			    .plain = plain,
+			    .threads = threads,
+			    .roster = roster,
+			    .events = events,
+			    .ctx = ctx,
+			    .holder = -1 };
 	sigset_t ending, old;
 	int err;
 

@@ -32,6 +32,7 @@ void keeper_fill(struct roster *roster);
 
 /*
  * keeper_run - serve until the memory of all processes is there
+ * @img, @plain:  as pageserver_new()
  * @threads:  that fill; 0: one per processor
  * @roster:   of roster_new(); lent
  * A signal that asks to end (SIGINT, SIGTERM, SIGHUP) only begins the filling: to end with something missing would
@@ -39,7 +40,7 @@ void keeper_fill(struct roster *roster);
  * Return: 0; -ECANCELED (asked to end, and there was no process yet); -EIO (given up, logged); what ready() returned;
  * -errno (logged)
  */
-int keeper_run(struct image *img, unsigned threads, struct roster *roster, const struct keeper_events *events,
-	       void *ctx);
+int keeper_run(struct image *img, const struct plain *plain, unsigned threads, struct roster *roster,
+	       const struct keeper_events *events, void *ctx);
 
 #endif

@@ -32,7 +32,6 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/ioctl.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include "common/bytes.h"
@@ -40,6 +39,8 @@
 #include "common/io.h"
 #include "common/log.h"
 #include "restore/pagetable.h"
+#include "restore/plain.h"
+#include "restore/ranges.h"
 #include "restore/roster.h"
 
 #ifndef UFFDIO_POISON
@@ -54,6 +55,7 @@ struct uffdio_poison {
 #define PAGE        4096ull
 #define WINDOW      (1ull << 20) /* what a filler takes at once */
 #define PIECE       (64ull << 10)
+#define PLAIN_PIECE (256ull << 10) /* read at once where there are no chunks */
 #define QUEUE       256u
 #define MAX_THREADS 64u
 #define MAX_TASKS   PAGESERVER_TASKS
@@ -109,7 +111,8 @@ struct fault {
 };
 
 struct pageserver {
-	struct image *img;
+	struct image *img; /* or */
+	const struct plain *plain;
 	pthread_mutex_t lock;
 	pthread_cond_t work, done;
 	struct task *tasks[MAX_TASKS];
@@ -258,8 +261,13 @@ struct piece {
 
 static void say_lost(const struct worker *w, const struct task *task, uint64_t src, uint64_t len, const char *why)
 {
-	log_error("cannot read '%s': memory view '%.*s' at address 0x%" PRIx64 ": %s; %" PRIu64 " bytes are poisoned",
-		  image_path(w->ps->img), (int)task->space.name_len, task->space.name, src, why, len);
+	if (w->ps->plain)
+		log_error("cannot read '%s': memory at address 0x%" PRIx64 ": %s; %" PRIu64 " bytes are poisoned",
+			  plain_path(w->ps->plain), src, why, len);
+	else
+		log_error("cannot read '%s': memory view '%.*s' at address 0x%" PRIx64 ": %s; %" PRIu64
+			  " bytes are poisoned",
+			  image_path(w->ps->img), (int)task->space.name_len, task->space.name, src, why, len);
 }
 
 static int reserve(struct worker *w, size_t want)
@@ -300,6 +308,27 @@ static int gather(struct worker *w, const struct task *task, uint64_t src)
 	if (reserve(w, PAGE) < 0)
 		return -ENOMEM;
 	return image_read_view(w->ps->img, w->ctx, task->space_index, src, w->buf, PAGE);
+}
+
+static void load_plain(struct worker *w, const struct task *task, uint64_t src, struct piece *p)
+{
+	struct plain_run run;
+	int err = 0;
+
+	plain_map(w->ps->plain, task->space_index, src, &run);
+	p->len = min_u64(p->len, run.len);
+	p->kind = run.kind;
+	if (run.kind != RUN_DATA)
+		return;
+	p->len = min_u64(p->len, PLAIN_PIECE);
+	err = reserve(w, PLAIN_PIECE);
+	if (!err)
+		err = plain_read(w->ps->plain, &run, w->buf, p->len);
+	p->from = w->buf;
+	if (err) {
+		p->kind = RUN_ABSENT;
+		say_lost(w, task, src, p->len, strerror(-err));
+	}
 }
 
 static void load(struct worker *w, struct task *task, uint64_t src, struct piece *p)
@@ -364,7 +393,11 @@ static void find(struct worker *w, struct task *task, uint64_t addr, uint64_t en
 		ret->len = min_u64(end, r->addr + r->len) - r->addr;
 	}
 	pthread_rwlock_unlock(&task->lock);
-	if (src != NOWHERE)
+	if (src == NOWHERE)
+		return;
+	if (w->ps->plain)
+		load_plain(w, task, src, ret);
+	else
 		load(w, task, src, ret);
 }
 
@@ -408,7 +441,7 @@ static void serve(struct worker *w, struct task *task, uint64_t addr, uint64_t e
 /* the page that was asked for, what is beside it, and the rest of its chunk, which is decoded anyway */
 static void serve_fault(struct worker *w, const struct fault *f)
 {
-	uint64_t size = min_u64(image_info(w->ps->img)->chunk_size, WINDOW);
+	uint64_t size = w->ps->plain ? PLAIN_PIECE : min_u64(image_info(w->ps->img)->chunk_size, WINDOW);
 	uint64_t addr = f->addr & ~(PAGE - 1), near = addr & ~(PIECE - 1), chunk = addr & ~(size - 1);
 
 	serve(w, f->task, addr, addr + PAGE, ASKED);
@@ -940,13 +973,14 @@ static int start_workers(struct pageserver *ps, unsigned threads)
 	return ps->n_workers >= 2 ? 0 : -ENOMEM;
 }
 
-static struct pageserver *server_alloc(struct image *img, struct roster *roster)
+static struct pageserver *server_alloc(struct image *img, const struct plain *plain, struct roster *roster)
 {
 	struct pageserver *ps = calloc(1, sizeof(*ps));
 
 	if (!ps)
 		return NULL;
 	ps->img = img;
+	ps->plain = plain;
 	ps->own_roster = roster ? NULL : roster_new();
 	ps->roster = roster ? roster : ps->own_roster;
 	if (!ps->roster) {
@@ -992,9 +1026,10 @@ static void stop_threads(struct pageserver *ps)
 	}
 }
 
-int pageserver_new(struct image *img, unsigned threads, struct roster *roster, struct pageserver **ret)
+int pageserver_new(struct image *img, const struct plain *plain, unsigned threads, struct roster *roster,
+		   struct pageserver **ret)
 {
-	struct pageserver *ps = server_alloc(img, roster);
+	struct pageserver *ps = server_alloc(img, plain, roster);
 	int err;
 
 	if (!ps)
@@ -1047,14 +1082,6 @@ int pageserver_add(struct pageserver *ps, int uffd, pid_t pid, uint32_t space, c
 	return err ? err : roster_add(ps->roster, steal_fd(&fd), pid, space, ranges, n_ranges);
 }
 
-static bool is_private(const struct image_region *r)
-{
-	const uint32_t what = MAP_PRIVATE | MAP_SHARED | MAP_ANONYMOUS | MAP_HUGETLB;
-
-	/* cores say nothing of it */
-	return !r->flags || (r->flags & what) == (MAP_PRIVATE | MAP_ANONYMOUS);
-}
-
 int pageserver_ranges(struct image *img, uint32_t space, struct pageserver_range **ret, size_t *ret_n)
 {
 	_cleanup_free_ struct pageserver_range *ranges = NULL;
@@ -1073,10 +1100,7 @@ int pageserver_ranges(struct image *img, uint32_t space, struct pageserver_range
 		err = image_region(img, &s, i, &r);
 		if (err)
 			return err;
-		/* not what only the kernel has */
-		if (r.addr >= 1ull << 47 || r.len > 1ull << 47)
-			continue;
-		ranges[n++] = (struct pageserver_range){ r.addr, r.len, r.addr, !is_private(&r) };
+		n += ranges_add(ranges + n, r.addr, r.len, r.flags);
 	}
 	err = check_ranges(ranges, n);
 	if (err)
@@ -1124,7 +1148,7 @@ static void poison_task(struct pageserver *ps, struct task *task)
 
 void pageserver_poison(struct roster *roster)
 {
-	struct pageserver *ps = server_alloc(NULL, roster);
+	struct pageserver *ps = server_alloc(NULL, NULL, roster);
 
 	if (!ps)
 		return;

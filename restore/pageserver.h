@@ -23,17 +23,21 @@
 #include "imgfmt/image.h"
 
 struct pageserver;
+struct plain;
 struct roster;
 
 #define PAGESERVER_TASKS 4096u /* processes, with their forked children */
 
 /*
  * pageserver_new - start the threads: @threads that fill (0: one per processor), one for demands, one for events
+ * @img:     where memory comes from, or
+ * @plain:   a directory that is not packed (plain.h); the other is NULL
  * @roster:  go on where the server before stopped, which must be gone with all its threads; lent. NULL: nobody will
  *           take over
  * Return: 0, -ENOMEM, -errno
  */
-int pageserver_new(struct image *img, unsigned threads, struct roster *roster, struct pageserver **ret);
+int pageserver_new(struct image *img, const struct plain *plain, unsigned threads, struct roster *roster,
+		   struct pageserver **ret);
 
 /* ends the threads and closes all descriptors: what is still missing reads as zeros, so wait before */
 void pageserver_free(struct pageserver *ps);

@@ -114,7 +114,7 @@ static int keep(const struct served_opts *opts, int sock, const struct pageserve
 	if (m == MAP_FAILED || !roster)
 		return -ENOMEM;
 	*m = (struct meeting){ sock, 0, opts->space, ranges, n_ranges };
-	err = keeper_run(opts->img, opts->threads, roster, &events, m);
+	err = keeper_run(opts->img, NULL, opts->threads, roster, &events, m);
 	if (!err && opts->profile)
 		say_profile(roster, now_us() - start);
 	return err;

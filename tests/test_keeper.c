@@ -181,7 +181,7 @@ static pid_t start_keeper(const char *path, struct target *targets, size_t n, bo
 			keeper_fill(roster);
 		for (size_t i = 0; i < n; i++)
 			CHECK(write(targets[i].sock, &go, 1) == 1);
-		err = keeper_run(img, 2, roster, &no_events, NULL);
+		err = keeper_run(img, NULL, 2, roster, &no_events, NULL);
 		_exit(-err);
 	}
 	*ret_roster = roster;
@@ -319,7 +319,7 @@ static void test_given_up(void)
 
 		CHECK(image_open(image, NULL, &img) == 0);
 		CHECK(roster_add(roster, fd, target.pid, 0, &range, 1) == 0);
-		_exit(-keeper_run(img, 1, roster, &no_events, NULL));
+		_exit(-keeper_run(img, NULL, 1, roster, &no_events, NULL));
 	}
 	while (!ended(keeper)) {
 		if (roster->server_pid > 0 && roster->server_pid != server) {

@@ -56,6 +56,8 @@ must_fail 1 "$thawfs" lazy-pages -D "$T/none" -W "$T"
 says "cannot serve from '$T/none': No such file or directory"
 mkdir "$T/tree" "$T/work"
 must "$thawfs" pack -q -o "$T/tree.thaw" "$T/tree"
+must_fail 1 "$thawfs" lazy-pages -D "$T/tree" -W "$T"
+says "it is neither an image, nor on a mount, nor a directory of CRIU's"
 must_fail 1 "$thawfs" lazy-pages -D "$T/tree.thaw" -W "$T/none"
 says "cannot open work directory '$T/none'"
 serve "$T/tree.thaw" --pidfile "$T/pidfile"
@@ -105,6 +107,9 @@ for ((i = 0; i < $(long_or 100 1); i++)); do
 	lazily c "$T/c" "$T/c.thaw"
 	set_back
 done
+lazily "not packed" "$T/c" "$T/c" -b
+[ "$(sed -n 's/.*), \([0-9]*\) in the background$/\1/p' "$T/lazy.out")" -gt $((32 << 20)) ] || fail "$(cat "$T/lazy.out")"
+set_back
 
 # what is damaged kills whoever needs it
 cp "$T/c.thaw" "$T/bad.thaw"

@@ -30,7 +30,7 @@ static void serve(struct served *s, const char *path, unsigned threads)
 	CHECK_EQ(image_space(s->img, 0, &space), 0);
 	s->mem = map_missing(fd);
 	range.addr = (uintptr_t)s->mem;
-	CHECK_EQ(pageserver_new(s->img, threads, NULL, &s->ps), 0);
+	CHECK_EQ(pageserver_new(s->img, NULL, threads, NULL, &s->ps), 0);
 	CHECK_EQ(pageserver_add(s->ps, fd, getpid(), 0, &range, 1), 0);
 }
 
@@ -199,9 +199,10 @@ static void check_range(const struct pagetable *t, size_t i, uint64_t addr, uint
 
 static void test_table(void)
 {
-	static const struct pageserver_range two[] = { { 0x1000, 0x8000, 0x101000 }, { 0x10000, 0x2000, 0x110000 } };
-	static const struct pageserver_range overlap[] = { { 0x1000, 0x2000, 0 }, { 0x2000, 0x1000, 0 } };
-	static const struct pageserver_range odd = { 0x1001, 0x1000, 0 };
+	static const struct pageserver_range two[] = { { 0x1000, 0x8000, 0x101000, 0 },
+						       { 0x10000, 0x2000, 0x110000, 0 } };
+	static const struct pageserver_range overlap[] = { { 0x1000, 0x2000, 0, 0 }, { 0x2000, 0x1000, 0, 0 } };
+	static const struct pageserver_range odd = { 0x1001, 0x1000, 0, 0 };
 	struct pagetable t;
 
 	CHECK_EQ(pagetable_init(&t, overlap, 2), -EINVAL);
