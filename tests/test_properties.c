@@ -9,8 +9,8 @@ static const char *const good[] = {
 	"{}",
 	" {\t}\r\n",
 	"{\"source\":\"files\",\"single\":true,\"notes\":[],\"labels\":{}}",
-	"{\"single\":false,\"notes\":[\"a\",\"\"],\"labels\":{\"a\":\"b\",\"c\":\"\"},\"creator\":\"x\",\"host\":\"y\","
-	"\"created\":\"z\"}",
+	"{\"single\":false,\"notes\":[\"a\",\"\"],\"labels\":{\"a\":\"b\",\"c\":\"\"}}",
+	"{\"creator\":\"x\",\"host\":\"y\",\"created\":\"z\"}",
 	"{\"other\":[1,-0,0.5,-12.25e+3,1E-9,true,false,null,\"\",[],{},[{\"a\":[[]]}]]}",
 	"{\"a\":\"\\\"\\\\\\/\\b\\f\\n\\r\\t\\u00e9\\ud83d\\ude00 \xc3\xa9 \x7f\"}",
 	"{\"sourc\":5,\"sources\":5,\"\":5,\"Source\":5,\"x\":{\"source\":5,\"notes\":5},\"y\":[5]}",
