@@ -36,12 +36,12 @@ buffer_of() {
 raw() {
 	local at
 	read -r -a at < <(buffer_of "${2:-$1}")
-	timeout 120 "$restarter" --stderr-fd 2 --restore-buffer-addr "${at[0]}" --restore-buffer-len "${at[1]}" --fd 3 \
+	timeout "$(long_or 1200 120)" "$restarter" --stderr-fd 2 --restore-buffer-addr "${at[0]}" --restore-buffer-len "${at[1]}" --fd 3 \
 		3<"$1"
 }
 raw_pipe() {
 	local at
 	read -r -a at < <(buffer_of "${2:-$1}")
-	timeout 120 "$restarter" --stderr-fd 2 --restore-buffer-addr "${at[0]}" --restore-buffer-len "${at[1]}" --fd 3 \
+	timeout "$(long_or 1200 120)" "$restarter" --stderr-fd 2 --restore-buffer-addr "${at[0]}" --restore-buffer-len "${at[1]}" --fd 3 \
 		3< <(tail -c +4097 "$1")
 }
