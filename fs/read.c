@@ -130,8 +130,17 @@ int read_seek(const struct read_file *file, uint64_t off, bool hole, uint64_t *r
 	return 0;
 }
 
+/* fault them in: not between read(2) and write(2) on /dev/fuse */
+static void touch_zeros(void)
+{
+	/* volatile, or the compiler knows that they are zero already */
+	for (size_t i = 0; i < ZERO_BYTES; i += 4096)
+		*(volatile char *)&zeros[i] = 0;
+}
+
 int reader_new(struct fs *fs, struct reader **ret)
 {
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
 	struct reader *reader = calloc(1, sizeof(*reader));
 
 	if (!reader)
@@ -144,9 +153,7 @@ int reader_new(struct fs *fs, struct reader **ret)
 		reader_free(reader);
 		return -ENOMEM;
 	}
-	/* volatile, or the compiler knows that they are zero already */
-	for (size_t i = 0; i < ZERO_BYTES; i += 4096)
-		*(volatile char *)&zeros[i] = 0;
+	pthread_once(&once, touch_zeros);
 	*ret = reader;
 	return 0;
 }
