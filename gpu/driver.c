@@ -131,9 +131,14 @@ static int result(struct gpu *gpu, cu_result code, const char *what, uint64_t nu
 	if (code == CU_SUCCESS)
 		return 0;
 	if (is_sticky(code) && !atomic_compare_exchange_strong(&gpu->lost, &none, code)) {
-		/* said already, and all that follows from it would be many lines */
-		if (!last_error[0])
-			gpu_keep_error("the GPU is lost");
+		/* said already, and all that follows would be many lines; whoever asks is told why all the same */
+		if (!last_error[0]) {
+			char text[sizeof(last_error)];
+
+			snprintf(text, sizeof(text), "GPU %u is lost: %s (CUDA %d)", gpu->info->ordinal,
+				 code_text(gpu->drv, (cu_result)none), none);
+			gpu_keep_error(text);
+		}
 		return cuda_errno(code);
 	}
 	return cuda_fail(gpu->drv, code, "GPU %u: cannot %s (%llu)", gpu->info->ordinal, what,

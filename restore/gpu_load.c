@@ -323,7 +323,7 @@ static int fill_target(struct target *t)
 	};
 	int r = items ? gpu_pipe_new(t->gpu, &l->opts.pipe, &t->pipe) : gpu_fail(-ENOMEM, "out of memory");
 
-	for (size_t i = 0; i < t->n_items && !r; i++) {
+	for (size_t i = 0; items && i < t->n_items && !r; i++) {
 		const struct item *it = &l->items[t->items[i]];
 
 		items[i] = (struct gpu_fill_item){
