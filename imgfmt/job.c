@@ -463,6 +463,18 @@ static void lead_link(const struct job *job, const char *name)
 		log_warn("cannot lead '%s/%s' to the newest manifest: %s", job->store, link, strerror(errno));
 }
 
+/* who made the newest manifest may have been killed before it led the link there */
+static void repair_link(const struct job *job, const char *newest)
+{
+	char link[NAME_MAX + 1], target[NAME_MAX + 1];
+	ssize_t n;
+
+	snprintf(link, sizeof(link), "%s-latest" SUFFIX, job->opts.id);
+	n = readlinkat(job->dir, link, target, sizeof(target));
+	if (n != (ssize_t)strlen(newest) || memcmp(target, newest, (size_t)n) != 0)
+		lead_link(job, newest);
+}
+
 static int write_manifest(const struct job *job, uint64_t sequence, const struct job_image *images)
 {
 	cJSON *json = cJSON_CreateObject(), *list;
@@ -526,6 +538,8 @@ static int look_and_complete(const struct job *job, bool give_up, uint64_t *ret_
 	int r = job_scan(job->store, job->opts.id, &list), n = (int)job->opts.ranks;
 
 	*ret_sequence = r ? 0 : is_in(job, &list);
+	if (*ret_sequence)
+		repair_link(job, list.manifests[list.n - 1].file);
 	if (!r && !*ret_sequence) {
 		const struct job_manifest *last = list.n ? &list.manifests[list.n - 1] : NULL;
 
