@@ -27,6 +27,8 @@ drive() {
 		fail "exit $rc, printed '$got', not '$want', from: $*"
 	fi
 }
+raw_limit=120
+[ "${THAW_LONG:-0}" != 1 ] || raw_limit=1200
 # raw FILE [HEAD]: the restarter on descriptor 3, with the arguments that DMTCP takes from HEAD, else FILE
 buffer_of() {
 	local n
@@ -36,12 +38,12 @@ buffer_of() {
 raw() {
 	local at
 	read -r -a at < <(buffer_of "${2:-$1}")
-	timeout "$(long_or 1200 120)" "$restarter" --stderr-fd 2 --restore-buffer-addr "${at[0]}" --restore-buffer-len "${at[1]}" --fd 3 \
+	timeout "$raw_limit" "$restarter" --stderr-fd 2 --restore-buffer-addr "${at[0]}" --restore-buffer-len "${at[1]}" --fd 3 \
 		3<"$1"
 }
 raw_pipe() {
 	local at
 	read -r -a at < <(buffer_of "${2:-$1}")
-	timeout "$(long_or 1200 120)" "$restarter" --stderr-fd 2 --restore-buffer-addr "${at[0]}" --restore-buffer-len "${at[1]}" --fd 3 \
+	timeout "$raw_limit" "$restarter" --stderr-fd 2 --restore-buffer-addr "${at[0]}" --restore-buffer-len "${at[1]}" --fd 3 \
 		3< <(tail -c +4097 "$1")
 }
