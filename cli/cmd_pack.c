@@ -4,20 +4,17 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "cli/cli.h"
+#include "cli/pack_options.h"
 #include "common/cleanup.h"
+#include "common/clock.h"
 #include "common/json.h"
 #include "common/log.h"
 #include "imgfmt/flatten.h"
 #include "imgfmt/format.h"
 #include "imgfmt/pack.h"
-
-#define LEVEL_MIN     (-7)
-#define LEVEL_MAX     19
-#define LZ4_LEVEL_MAX 12
 
 enum {
 	OPT_RAW = CLI_OPT_OWN,
@@ -64,44 +61,17 @@ struct pack_args {
 	struct pack_opts opts;
 	const char *bases[CLI_BASES_MAX + 1];
 	size_t n_bases;
-	bool flatten, level_given, raw_given, codec_given;
+	bool flatten, raw_given, codec_given;
 	bool shaped; /* an option says how the data is to be stored */
 };
-
-static int set_level(struct cli *cli, struct pack_args *args, const char *text)
-{
-	long level;
-
-	if (cli_number(text, LEVEL_MIN, LEVEL_MAX, &level) || level == 0)
-		return cli_usage(cli, "-z takes a level from 1 to %d, or from -1 to %d for the fast ones, not '%s'",
-				 LEVEL_MAX, LEVEL_MIN, text);
-	args->opts.level = (int)level;
-	args->level_given = true;
-	return 0;
-}
 
 static int set_fast(struct cli *cli, struct pack_args *args, const char *text)
 {
 	long n = 1;
 
-	if (text && cli_number(text, 1, -LEVEL_MIN, &n))
-		return cli_usage(cli, "--fast takes a number from 1 to %d, not '%s'", -LEVEL_MIN, text);
+	if (text && cli_number(text, 1, -PACK_LEVEL_MIN, &n))
+		return cli_usage(cli, "--fast takes a number from 1 to %d, not '%s'", -PACK_LEVEL_MIN, text);
 	args->opts.level = (int)-n;
-	args->level_given = true;
-	return 0;
-}
-
-static int set_codec(struct cli *cli, struct pack_args *args, const char *text)
-{
-	args->codec_given = true;
-	if (!strcmp(text, "zstd"))
-		args->opts.codec = PACK_ZSTD;
-	else if (!strcmp(text, "lz4"))
-		args->opts.codec = PACK_LZ4;
-	else if (!strcmp(text, "raw"))
-		args->opts.codec = PACK_RAW;
-	else
-		return cli_usage(cli, "--codec takes zstd, lz4 or raw, not '%s'", text);
 	return 0;
 }
 
@@ -123,11 +93,12 @@ static int value_option(struct cli *cli, struct pack_args *args, int c)
 		args->opts.out = optarg;
 		return 0;
 	case 'z':
-		return set_level(cli, args, optarg);
+		return pack_set_level(cli, &args->opts, optarg);
 	case OPT_FAST:
 		return set_fast(cli, args, optarg);
 	case OPT_CODEC:
-		return set_codec(cli, args, optarg);
+		args->codec_given = true;
+		return pack_set_codec(cli, &args->opts, optarg);
 	case OPT_CHUNK:
 		return set_chunk(cli, args, optarg);
 	default: /* OPT_BASE */
@@ -226,25 +197,10 @@ static void print_json(const struct pack_args *args, const struct pack_result *r
 	json_object(&js, NULL);
 	json_string(&js, "image", args->opts.out);
 	json_string(&js, "id", id);
-	json_u64(&js, "logical_bytes", res->logical_bytes);
-	json_u64(&js, "hole_bytes", res->hole_bytes);
-	json_u64(&js, "dup_bytes", res->dup_bytes);
-	json_u64(&js, "base_bytes", res->base_bytes);
-	json_u64(&js, "stored_bytes", res->stored_bytes);
-	json_u64(&js, "image_bytes", res->image_bytes);
-	json_u64(&js, "n_files", res->n_files);
-	json_u64(&js, "n_chunks", res->n_chunks);
+	pack_json(&js, res);
 	json_double(&js, "seconds", seconds, 3);
 	json_close(&js);
 	json_end(&js);
-}
-
-static double now_seconds(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (double)ts.tv_sec + (double)ts.tv_nsec * 1e-9;
 }
 
 static int flatten(const struct cli *cli, const struct pack_opts *o, struct pack_result *ret)
@@ -273,7 +229,7 @@ static int do_pack(const struct cli *cli, const struct pack_args *args)
 	struct pack_opts opts = args->opts;
 	struct pack_result res;
 	struct progress progress;
-	double start = now_seconds();
+	double start = clock_seconds();
 	int err;
 
 	cli_catch_signals();
@@ -290,9 +246,9 @@ static int do_pack(const struct cli *cli, const struct pack_args *args)
 	if (err)
 		return cli_exit_code(err);
 	if (cli->json)
-		print_json(args, &res, now_seconds() - start);
+		print_json(args, &res, clock_seconds() - start);
 	else if (!cli->quiet)
-		print_summary(cli, args, &res, now_seconds() - start);
+		print_summary(cli, args, &res, clock_seconds() - start);
 	return CLI_GOOD;
 }
 
@@ -301,10 +257,8 @@ static int check_options(const struct cli *cli, const struct pack_args *args)
 {
 	if (args->opts.out && !*args->opts.out)
 		return cli_usage(cli, "-o takes the name of the image, or -");
-	if (args->level_given && args->opts.codec == PACK_RAW)
-		return cli_usage(cli, "--raw has no compression level");
-	if (args->opts.codec == PACK_LZ4 && (args->opts.level < 0 || args->opts.level > LZ4_LEVEL_MAX))
-		return cli_usage(cli, "--codec=lz4 takes levels from 1 to %d", LZ4_LEVEL_MAX);
+	if (pack_check_level(cli, &args->opts))
+		return CLI_USAGE;
 	if (args->opts.verify && !strcmp(args->opts.out ? args->opts.out : "", "-"))
 		return cli_usage(cli, "what goes to standard output cannot be verified: leave out --verify, or -o -");
 	if (args->flatten && args->n_bases)

@@ -10,22 +10,20 @@
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "cli/cli.h"
+#include "cli/pack_options.h"
 #include "common/cleanup.h"
+#include "common/clock.h"
 #include "common/json.h"
 #include "common/log.h"
 #include "imgfmt/series.h"
 #include "imgfmt/snap.h"
 
-#define LEVEL_MIN     (-7)
-#define LEVEL_MAX     19
-#define LZ4_LEVEL_MAX 12
 /* What a snap may take to stop when its time is up, before it is killed. */
-#define GRACE_MS      2000
-#define LOOK_MS       50
+#define GRACE_MS 2000
+#define LOOK_MS  50
 
 struct snap_args {
 	struct snap_opts opts;
@@ -79,30 +77,6 @@ static int set_keep(const struct cli *cli, struct snap_opts *opts, const char *t
 	if (cli_number(text, 1, INT_MAX, &n))
 		return cli_usage(cli, "--keep takes a number from 1, not '%s'", text);
 	opts->keep = (unsigned)n;
-	return 0;
-}
-
-static int set_level(const struct cli *cli, struct snap_opts *opts, const char *text)
-{
-	long level;
-
-	if (cli_number(text, LEVEL_MIN, LEVEL_MAX, &level) || level == 0)
-		return cli_usage(cli, "-z takes a level from 1 to %d, or from -1 to %d for the fast ones, not '%s'",
-				 LEVEL_MAX, LEVEL_MIN, text);
-	opts->pack.level = (int)level;
-	return 0;
-}
-
-static int set_codec(const struct cli *cli, struct snap_opts *opts, const char *text)
-{
-	if (!strcmp(text, "zstd"))
-		opts->pack.codec = PACK_ZSTD;
-	else if (!strcmp(text, "lz4"))
-		opts->pack.codec = PACK_LZ4;
-	else if (!strcmp(text, "raw"))
-		opts->pack.codec = PACK_RAW;
-	else
-		return cli_usage(cli, "--codec takes zstd, lz4 or raw, not '%s'", text);
 	return 0;
 }
 
@@ -187,9 +161,9 @@ static int one_option(const struct cli *cli, struct snap_args *args, int c)
 	case OPT_NAME:
 		return set_name(cli, opts, optarg);
 	case 'z':
-		return set_level(cli, opts, optarg);
+		return pack_set_level(cli, &opts->pack, optarg);
 	case OPT_CODEC:
-		return set_codec(cli, opts, optarg);
+		return pack_set_codec(cli, &opts->pack, optarg);
 	case OPT_VERIFY:
 		opts->pack.verify = true;
 		return 0;
@@ -218,13 +192,9 @@ static int check_job(const struct cli *cli, const struct snap_args *args)
 
 static int check_options(const struct cli *cli, const struct snap_args *args)
 {
-	const struct snap_opts *opts = &args->opts;
+	int rc = pack_check_level(cli, &args->opts.pack);
 
-	if (opts->pack.level && opts->pack.codec == PACK_RAW)
-		return cli_usage(cli, "--codec=raw has no compression level");
-	if (opts->pack.codec == PACK_LZ4 && (opts->pack.level < 0 || opts->pack.level > LZ4_LEVEL_MAX))
-		return cli_usage(cli, "--codec=lz4 takes levels from 1 to %d", LZ4_LEVEL_MAX);
-	return check_job(cli, args);
+	return rc ? rc : check_job(cli, args);
 }
 
 static void print_summary(const struct cli *cli, const struct snap_result *res, double seconds)
@@ -262,14 +232,7 @@ static void print_json(const struct snap_result *res, double seconds)
 		json_string(&js, "base", res->base);
 	if (res->job_sequence)
 		json_u64(&js, "job_sequence", res->job_sequence);
-	json_u64(&js, "logical_bytes", p->logical_bytes);
-	json_u64(&js, "hole_bytes", p->hole_bytes);
-	json_u64(&js, "dup_bytes", p->dup_bytes);
-	json_u64(&js, "base_bytes", p->base_bytes);
-	json_u64(&js, "stored_bytes", p->stored_bytes);
-	json_u64(&js, "image_bytes", p->image_bytes);
-	json_u64(&js, "n_files", p->n_files);
-	json_u64(&js, "n_chunks", p->n_chunks);
+	pack_json(&js, p);
 	json_u64(&js, "resumed_bytes", p->resumed_bytes);
 	json_u64(&js, "n_pruned", res->n_pruned);
 	json_double(&js, "seconds", seconds, 3);
@@ -277,20 +240,12 @@ static void print_json(const struct snap_result *res, double seconds)
 	json_end(&js);
 }
 
-static double now_seconds(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (double)ts.tv_sec + (double)ts.tv_nsec * 1e-9;
-}
-
 static int do_snap(const struct cli *cli, const struct snap_opts *given)
 {
 	struct snap_opts opts = *given;
 	struct snap_result res;
 	struct progress progress;
-	double start = now_seconds();
+	double start = clock_seconds();
 	int err;
 
 	cli_catch_signals();
@@ -304,31 +259,23 @@ static int do_snap(const struct cli *cli, const struct snap_opts *given)
 	if (err == -EINTR)
 		log_error("cannot snap '%s': stopped; what is stored is kept for the next run", opts.src);
 	else if (!err && cli->json)
-		print_json(&res, now_seconds() - start);
+		print_json(&res, clock_seconds() - start);
 	else if (!err && !cli->quiet)
-		print_summary(cli, &res, now_seconds() - start);
+		print_summary(cli, &res, clock_seconds() - start);
 	free(res.path);
 	free(res.base);
 	return cli_series_exit_code(err);
-}
-
-static long now_ms(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
 }
 
 /* wait for @pid to end: 1, its status is in @ret; 0 after @ms, or some time after a signal that was for both */
 static int wait_ms(pid_t pid, int pidfd, long ms, int *ret)
 {
 	struct pollfd p = { .fd = pidfd, .events = POLLIN };
-	long end = now_ms() + ms;
+	long end = clock_ms() + ms;
 	bool told = false;
 
 	for (;;) {
-		long left = end - now_ms();
+		long left = end - clock_ms();
 
 		if (waitpid(pid, ret, WNOHANG) == pid)
 			return 1;
@@ -338,7 +285,7 @@ static int wait_ms(pid_t pid, int pidfd, long ms, int *ret)
 			kill(pid, cli_stop);
 			told = true;
 			if (left > GRACE_MS)
-				end = now_ms() + GRACE_MS;
+				end = clock_ms() + GRACE_MS;
 			continue;
 		}
 		/* without a descriptor (before Linux 5.3) look now and then */

@@ -4,12 +4,12 @@
  * too, so a message and the bar never mix. progress_start() and progress_end() bracket the work's threads.
  */
 #include "common/progress.h"
+#include "common/clock.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "common/cleanup.h"
@@ -21,14 +21,6 @@
 #define LINE_PERIOD_MS 5000
 
 static struct progress *active; /* whose line messages must clear; changes only while no threads run */
-
-static uint64_t now_ms(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (uint64_t)ts.tv_sec * 1000 + (uint64_t)ts.tv_nsec / 1000000;
-}
 
 const char *size_text(uint64_t bytes, char ret[SIZE_TEXT_MAX])
 {
@@ -155,7 +147,7 @@ void progress_start(struct progress *p, enum progress_mode mode, const char *lab
 	p->mode = mode;
 	p->label = label;
 	p->bar = mode == PROGRESS_BAR || (mode == PROGRESS_AUTO && isatty(STDERR_FILENO));
-	p->start_ms = now_ms();
+	p->start_ms = clock_ms();
 	p->next_ms = p->start_ms;
 	if (mode != PROGRESS_BAR)
 		p->next_ms += p->bar ? BAR_DELAY_MS : LINE_DELAY_MS;
@@ -179,7 +171,7 @@ void progress_update(void *ctx, uint64_t done, uint64_t total)
 		p->total = total;
 	if (done > p->done)
 		p->done = done < p->total ? done : p->total;
-	now = now_ms();
+	now = clock_ms();
 	if (now >= p->next_ms)
 		draw(p, now);
 }
@@ -191,7 +183,7 @@ void progress_end(struct progress *p, bool good)
 		if (good) {
 			p->finished = true;
 			p->done = p->total;
-			draw(p, now_ms());
+			draw(p, clock_ms());
 		}
 		if (p->bar && p->shown)
 			put_stderr("\n", 1);

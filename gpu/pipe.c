@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "gpu/pipe.h"
+#include "common/clock.h"
+#include "common/stop.h"
 
 #include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 
 #include "common/bytes.h"
 #include "common/cleanup.h"
@@ -55,14 +56,6 @@ struct pipe_worker {
 	struct run *run;
 	unsigned number;
 };
-
-static uint64_t now_ns(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
 
 /* -- the ring -------------------------------------------------------------------------------------- */
 
@@ -202,7 +195,7 @@ static int take_piece(struct run *run, struct slot *slot)
 	struct gpu_piece *piece = &slot->piece;
 	int r;
 
-	if (run->feed->stop && *run->feed->stop) {
+	if (stop_asked(run->feed->stop)) {
 		gpu_keep_error("given up");
 		return -ECANCELED;
 	}
@@ -217,13 +210,13 @@ static int take_piece(struct run *run, struct slot *slot)
 /* take a piece and deal with it; false: there is nothing left to do. The lock is held, but for the work */
 static bool work_once(struct run *run, unsigned number)
 {
-	uint64_t start = now_ns(), seq, filled = 0;
+	uint64_t start = clock_ns(), seq, filled = 0;
 	struct slot *slot;
 	int r;
 
 	while (!run->error && !run->ended && run->begun - run->reaped == run->pipe->opts.n_slots)
 		pthread_cond_wait(&run->space, &run->lock);
-	run->profile.slot_ns += now_ns() - start;
+	run->profile.slot_ns += clock_ns() - start;
 	if (run->error || run->ended)
 		return false;
 	seq = run->begun;
@@ -240,9 +233,9 @@ static bool work_once(struct run *run, unsigned number)
 	pthread_mutex_unlock(&run->lock);
 	r = 0;
 	if (run->direction == GPU_IN && !slot->piece.zero) {
-		start = now_ns();
+		start = clock_ns();
 		r = run->feed->fill(run->feed->ctx, number, &slot->piece, slot->buf);
-		filled = now_ns() - start;
+		filled = clock_ns() - start;
 	}
 	if (!r)
 		r = put_copy(run, slot, seq);
@@ -281,12 +274,12 @@ static void reap(struct run *run)
 
 	if (slot->state == SLOT_COPYING) {
 		pthread_mutex_unlock(&run->lock);
-		start = now_ns();
+		start = clock_ns();
 		r = gpu_event_wait(run->pipe->gpu, slot->event);
-		copied = now_ns();
+		copied = clock_ns();
 		if (!r && good && run->feed->done)
 			r = run->feed->done(run->feed->ctx, piece, run->direction == GPU_OUT ? slot->buf : NULL);
-		done = now_ns() - copied;
+		done = clock_ns() - copied;
 		copied -= start;
 		pthread_mutex_lock(&run->lock);
 	}
@@ -357,7 +350,7 @@ int gpu_pipe_run(struct gpu_pipe *pipe, enum gpu_direction direction, const stru
 	struct run run = { .pipe = pipe, .direction = direction, .feed = feed };
 	unsigned n = direction == GPU_OUT || !feed->threads ? 1 : feed->threads, started;
 	struct pipe_worker *workers;
-	uint64_t start = now_ns();
+	uint64_t start = clock_ns();
 
 	n = n > MAX_THREADS ? MAX_THREADS : n;
 	workers = calloc(n, sizeof(*workers));
@@ -379,7 +372,7 @@ int gpu_pipe_run(struct gpu_pipe *pipe, enum gpu_direction direction, const stru
 	pthread_cond_destroy(&run.space);
 	pthread_cond_destroy(&run.ready);
 	pthread_mutex_destroy(&run.lock);
-	run.profile.wall_ns = now_ns() - start;
+	run.profile.wall_ns = clock_ns() - start;
 	if (profile)
 		gpu_profile_add(profile, &run.profile);
 	return run.error;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "imgfmt/compose.h"
+#include "common/stop.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -280,7 +281,7 @@ int compose_finish(struct compose *c, const void *last, size_t last_len, struct 
 		r = index_write(&in, result.id, &totals);
 	if (!r && c->opts.verify)
 		r = verify_output(&c->out, NULL, c->threads);
-	if (!r && c->opts.stop && *c->opts.stop)
+	if (!r && stop_asked(c->opts.stop))
 		r = -EINTR;
 	if (r)
 		return r;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "imgfmt/flatten.h"
+#include "common/stop.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -173,7 +174,7 @@ static int copy_chunks(struct flatten *f)
 		done = le64_get(f->summary.chunk_bytes);
 		if (!r && f->opts->progress)
 			f->opts->progress(f->opts->progress_ctx, min_u64(done, total), total);
-		if (!r && f->opts->stop && *f->opts->stop)
+		if (!r && stop_asked(f->opts->stop))
 			r = -EINTR;
 	}
 	f->footer.data_end = f->out.pos;
@@ -363,7 +364,7 @@ static int run(struct flatten *f, struct pack_result *ret)
 		r = write_index(f, ret->id);
 	if (!r && f->opts->verify)
 		r = verify_output(&f->out, NULL, f->opts->threads);
-	if (!r && f->opts->stop && *f->opts->stop)
+	if (!r && stop_asked(f->opts->stop))
 		r = -EINTR;
 	if (r)
 		return r;

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "imgfmt/job.h"
+#include "common/clock.h"
+#include "common/stop.h"
 
 #include <cjson/cJSON.h>
 #include <dirent.h>
@@ -42,14 +44,6 @@ char *job_series_name(const struct job_opts *opts)
 	char *name;
 
 	return asprintf(&name, "%s.r%u", opts->id, opts->rank) < 0 ? NULL : name;
-}
-
-static uint64_t now_ms(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (uint64_t)ts.tv_sec * 1000 + (uint64_t)ts.tv_nsec / 1000000;
 }
 
 static void sleep_ms(unsigned ms)
@@ -555,12 +549,12 @@ static int look_and_complete(const struct job *job, bool give_up, uint64_t *ret_
 
 int job_commit(struct job *job, const char *file, const uint8_t id[16], uint64_t *ret_sequence)
 {
-	uint64_t due = now_ms() + 1000ull * (job->opts.wait_s ? job->opts.wait_s : DEFAULT_WAIT);
+	uint64_t due = clock_ms() + 1000ull * (job->opts.wait_s ? job->opts.wait_s : DEFAULT_WAIT);
 	unsigned pause = POLL_MS;
 	int r = announce(job, file, id);
 
 	while (!r) {
-		bool stop = job->stop && *job->stop, late = now_ms() >= due;
+		bool stop = stop_asked(job->stop), late = clock_ms() >= due;
 		int lock = lock_job(job), n;
 
 		if (lock < 0)

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "imgfmt/output.h"
+#include "common/clock.h"
+#include "common/stop.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -207,23 +209,15 @@ int output_continue_at(struct output *out, uint64_t pos)
 
 /* -- writing ---------------------------------------------------------------------------------- */
 
-static uint64_t now_ns(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (uint64_t)ts.tv_sec * 1000000000 + (uint64_t)ts.tv_nsec;
-}
-
 static bool stopped(const struct output *out)
 {
-	return out->stop && *out->stop;
+	return stop_asked(out->stop);
 }
 
 /* in steps, so that stopping does not take long */
 static int wait_until(const struct output *out, uint64_t due_ns)
 {
-	for (uint64_t now = now_ns(); now < due_ns; now = now_ns()) {
+	for (uint64_t now = clock_ns(); now < due_ns; now = clock_ns()) {
 		struct timespec ts = { .tv_nsec = (long)min_u64(due_ns - now, WAIT_STEP_NS) };
 
 		if (stopped(out))
@@ -241,7 +235,7 @@ static int keep_rate(struct output *out)
 	if (!out->rate)
 		return 0;
 	if (!out->start_ns) {
-		out->start_ns = now_ns();
+		out->start_ns = clock_ns();
 		out->start_pos = out->pos;
 		return 0;
 	}
@@ -275,7 +269,7 @@ static int write_chunk(struct output *out, const void *buf, size_t len)
 	for (unsigned i = 0; i < out->retries && out->seekable && may_pass(r); i++) {
 		log_warn("cannot write '%s' at offset %llu: %s; trying again", out->name, (unsigned long long)out->pos,
 			 strerror(-r));
-		if (wait_until(out, now_ns() + ((uint64_t)FIRST_RETRY_NS << i)))
+		if (wait_until(out, clock_ns() + ((uint64_t)FIRST_RETRY_NS << i)))
 			return -EINTR;
 		r = lseek(out->fd, (off_t)out->pos, SEEK_SET) < 0 ? -errno : io_write(out->fd, buf, len);
 	}

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "imgfmt/pack.h"
+#include "common/stop.h"
 
 #include <cjson/cJSON.h>
 #include <errno.h>
@@ -289,7 +290,7 @@ static int finish(struct packer *p, struct pack_result *ret)
 		r = read_again(p);
 		p->out.suspect = r != 0;
 	}
-	if (!r && p->opts->stop && *p->opts->stop)
+	if (!r && stop_asked(p->opts->stop))
 		r = -EINTR;
 	if (r)
 		return r;

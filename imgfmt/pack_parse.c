@@ -13,6 +13,7 @@
 #include "common/cleanup.h"
 #include "common/io.h"
 #include "common/log.h"
+#include "common/stop.h"
 #include "imgfmt/output_spare.h"
 #include "imgfmt/packer.h"
 #include "imgfmt/parse.h"
@@ -80,7 +81,7 @@ static int tree_source_pread(struct source *src, void *buf, size_t len, uint64_t
 	int fd;
 
 	/* every loop of a parser reads, so this ends all of them */
-	if (ts->files->p->opts->stop && *ts->files->p->opts->stop)
+	if (stop_asked(ts->files->p->opts->stop))
 		return -EINTR;
 	if (ts->image)
 		return image_read(ts->files->p->parents[ts->image - 1], ts->ctx, ts->ino, off, buf, len);
@@ -550,7 +551,7 @@ static int inflate_some(struct inflater *f, enum gzip_end *ret)
 	f->at_end = code == Z_STREAM_END;
 	if (f->at_end && inflateReset(&f->z) != Z_OK)
 		return -EINVAL;
-	return f->p->opts->stop && *f->p->opts->stop ? -EINTR : 1;
+	return stop_asked(f->p->opts->stop) ? -EINTR : 1;
 }
 
 /* inflate @fd into an unnamed file, which *ret_fd is if the whole file is gzip. Return: 0 or -errno */
@@ -693,7 +694,7 @@ int packer_parse(struct packer *p)
 	for (uint32_t ino = 0; ino < p->tree.nodes.n && !r; ino++) {
 		const struct tree_node *node = tree_node(&p->tree, ino);
 
-		if (p->opts->stop && *p->opts->stop)
+		if (stop_asked(p->opts->stop))
 			r = -EINTR;
 		else if (S_ISDIR(node->st.st_mode))
 			r = parse_criu_directory(p, ino);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "imgfmt/series.h"
+#include "common/stop.h"
 
 #include <ctype.h>
 #include <dirent.h>
@@ -524,7 +525,7 @@ static int look_closer(struct series_list *list, const char *name, unsigned flag
 	for (size_t i = 0; i < list->n && !r; i++) {
 		struct series_file *f = &list->files[i];
 
-		if (stop && *stop)
+		if (stop_asked(stop))
 			return -EINTR;
 		if (!is_of(f, name))
 			continue;

@@ -10,6 +10,7 @@
 #include "common/cleanup.h"
 #include "common/io.h"
 #include "common/log.h"
+#include "common/stop.h"
 #include "imgfmt/image.h"
 #include "imgfmt/job.h"
 #include "imgfmt/series.h"
@@ -120,7 +121,7 @@ static int keep_verified(struct prune *p)
 
 		if (!is_ours(p, i) || f->state != SERIES_COMPLETE)
 			continue;
-		if (p->opts->stop && *p->opts->stop)
+		if (stop_asked(p->opts->stop))
 			return -EINTR;
 		good = verify(p, f);
 		if (good < 0)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "imgfmt/tree.h"
+#include "common/stop.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -295,7 +296,7 @@ static int scan_directory(struct tree *tree, uint32_t dir, const struct tree_exc
 
 		if (excluded(&self, names[i], exclude, n_exclude))
 			continue;
-		if (stop && *stop) {
+		if (stop_asked(stop)) {
 			r = -EINTR;
 			break;
 		}

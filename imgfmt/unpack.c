@@ -8,6 +8,7 @@
  * so depth needs no descriptors and a directory that somebody moves meanwhile leads nowhere else.
  */
 #include "imgfmt/unpack.h"
+#include "common/stop.h"
 
 #include <cjson/cJSON.h>
 #include <errno.h>
@@ -385,7 +386,7 @@ static int walk_below(struct unpack *u, uint32_t ino, entry_fn *fn, bool dress)
 		}
 		if (!err)
 			err = fn(u, &w, name);
-		if (!err && u->opts->stop && *u->opts->stop)
+		if (!err && stop_asked(u->opts->stop))
 			err = -EINTR;
 	}
 	if (!err)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "imgfmt/unpack_pool.h"
+#include "common/stop.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -441,7 +442,7 @@ static int look_around(struct unpack_pool *pool)
 	const struct unpack_opts *opts = pool->opts;
 	int err;
 
-	if (opts->stop && *opts->stop)
+	if (stop_asked(opts->stop))
 		pool_fail(pool, -EINTR);
 	if (opts->progress)
 		opts->progress(opts->ctx, atomic_load(&pool->done_bytes), pool->total_bytes);

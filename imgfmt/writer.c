@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "imgfmt/writer.h"
+#include "common/stop.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -643,7 +644,7 @@ static void submit(struct writer *w)
 
 static int stopped(struct writer *w)
 {
-	if (!w->error && w->opts.stop && *w->opts.stop)
+	if (!w->error && stop_asked(w->opts.stop))
 		w->error = -EINTR;
 	return w->error;
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "restore/gpu_client.h"
+#include "common/stop.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -203,7 +204,7 @@ int gpu_client_wait(struct gpu_client *c, const volatile int *stop, struct gpu_c
 			return gpu_fail(-errno, "cannot wait for the GPU helper: %s", strerror(errno));
 		if (n > 0)
 			return receive(c, ret);
-		if (stop && *stop && !cancelled) {
+		if (stop_asked(stop) && !cancelled) {
 			int r = say(c, &cancel, sizeof(cancel), -1);
 
 			if (r)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "restore/gpu_fill.h"
+#include "common/stop.h"
 
 #include <errno.h>
 
@@ -14,7 +15,7 @@ static int next(void *ctx, struct gpu_piece *ret)
 	bool zero = true;
 	int r = 0;
 
-	if (f->stop_too && *f->stop_too) {
+	if (stop_asked(f->stop_too)) {
 		gpu_keep_error("given up");
 		return -ECANCELED;
 	}

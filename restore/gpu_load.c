@@ -14,6 +14,7 @@
 #include "common/bytes.h"
 #include "common/cleanup.h"
 #include "common/log.h"
+#include "common/stop.h"
 #include "restore/gpu_client.h"
 #include "restore/gpu_fill.h"
 #include "restore/gpu_image.h"
@@ -351,7 +352,7 @@ static void *serve_target(void *arg)
 	t->error = fill_target(t);
 	if (t->error) {
 		strncpy(t->error_text, gpu_error(), sizeof(t->error_text) - 1);
-		t->load->stop = 1;
+		stop_ask(&t->load->stop);
 	}
 	return NULL;
 }
@@ -384,7 +385,7 @@ static int fill_all(struct load *l)
 		t->started = !r;
 		if (r) {
 			gpu_fail(r, "cannot start a thread: %s", strerror(-r));
-			l->stop = 1;
+			stop_ask(&l->stop);
 		}
 	}
 	for (size_t g = 0; g < l->manifest.n_gpus; g++) {
@@ -528,7 +529,7 @@ static int load_all(struct load *l)
 		r = reserve_all(l);
 	if (!r)
 		r = create_all(l);
-	if (!r && l->opts.stop && *l->opts.stop)
+	if (!r && stop_asked(l->opts.stop))
 		r = gpu_fail(-ECANCELED, "given up");
 	if (!r && l->opts.helper)
 		r = ask_helper(l);

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Thread model: threads that touch pages take pieces of the address space by a counter. */
 #include "restore/gpu_resume.h"
+#include "common/clock.h"
+#include "common/stop.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -17,7 +19,6 @@
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "common/bytes.h"
@@ -44,14 +45,6 @@ struct populate {
 	_Atomic uint64_t bytes;
 	const volatile int *stop;
 };
-
-static uint64_t now_ns(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
 
 static unsigned count_threads(unsigned asked)
 {
@@ -141,7 +134,7 @@ static void *work(void *arg)
 	for (;;) {
 		size_t i = atomic_fetch_add(&p->next, 1);
 
-		if (i >= p->n_pieces || (p->stop && *p->stop))
+		if (i >= p->n_pieces || stop_asked(p->stop))
 			return NULL;
 		touch(p, &p->pieces[i]);
 	}
@@ -342,15 +335,15 @@ int gpu_resume(struct gpu_driver *drv, pid_t pid, const struct gpu_resume_opts *
 
 	if (r)
 		return r;
-	start = now_ns();
+	start = clock_ns();
 	bytes = gpu_resume_populate(pid, opts->threads, opts->stop);
 	if (bytes < 0)
 		return (int)bytes;
-	if (opts->stop && *opts->stop)
+	if (stop_asked(opts->stop))
 		return gpu_fail(-ECANCELED, "given up");
 	res.resident_bytes = (uint64_t)bytes;
-	res.resident_ns = now_ns() - start;
-	start = now_ns();
+	res.resident_ns = clock_ns() - start;
+	start = clock_ns();
 	if (!able)
 		r = resume_by_tool(pid, opts);
 	else if (opts->storage)
@@ -359,7 +352,7 @@ int gpu_resume(struct gpu_driver *drv, pid_t pid, const struct gpu_resume_opts *
 		r = gpu_checkpoint_restore(drv, pid, opts->pairs, opts->n_pairs, NULL);
 	if (!r && able)
 		r = gpu_checkpoint_unlock(drv, pid);
-	res.restore_ns = now_ns() - start;
+	res.restore_ns = clock_ns() - start;
 	if (!r && ret)
 		*ret = res;
 	return r;

@@ -8,6 +8,8 @@
  * command.source_lock over a source's runs. None is held while another is taken, or during a transfer.
  */
 #include "restore/gpu_serve.h"
+#include "common/clock.h"
+#include "common/stop.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -103,7 +105,7 @@ struct command {
 
 static bool stopped(const struct command *c)
 {
-	return c->stop || c->connection->server->quit;
+	return stop_asked(&c->stop) || stop_asked(&c->connection->server->quit);
 }
 
 /* wait until no other command uses the GPU's pipe. Return: 0, or -ECANCELED if the command is stopped before */
@@ -134,7 +136,7 @@ static void end_turn(struct server *s, struct engine *e)
 	LOCK_GUARD(&s->lock);
 
 	if (gpu_lost(e->gpu))
-		s->lost = 1;
+		stop_ask(&s->lost);
 	e->busy = false;
 	pthread_cond_broadcast(&s->turn);
 }
@@ -185,7 +187,7 @@ static void *serve_part(void *arg)
 	p->error = run_part(p);
 	if (p->error) {
 		strncpy(p->error_text, gpu_error(), sizeof(p->error_text) - 1);
-		p->command->stop = 1;
+		stop_ask(&p->command->stop);
 	}
 	if (write(p->command->done_fd, &one, sizeof(one)) < 0)
 		log_error("cannot tell that a copy is done: %s", strerror(errno));
@@ -410,7 +412,7 @@ static unsigned start_parts(struct command *c, int *ret_error)
 	}
 	if (*ret_error) {
 		gpu_fail(*ret_error, "cannot start a thread: %s", strerror(-*ret_error));
-		c->stop = 1;
+		stop_ask(&c->stop);
 	}
 	return n;
 }
@@ -430,28 +432,20 @@ static int listen_once(struct connection *conn)
 	return n == sizeof(msg) && msg.type == GPU_MSG_CANCEL ? -ECANCELED : -EBADMSG;
 }
 
-static uint64_t now_ms(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
-}
-
 /* until all @n parts have come to their end. Return: why they were stopped, or 0 */
 static int watch(struct command *c, unsigned n, unsigned timeout_ms)
 {
 	struct pollfd p[2] = { { .fd = c->done_fd, .events = POLLIN },
 			       { .fd = c->connection->sock, .events = POLLIN } };
-	uint64_t end = timeout_ms ? now_ms() + timeout_ms : UINT64_MAX, done = 0, more, now;
+	uint64_t end = timeout_ms ? clock_ms() + timeout_ms : UINT64_MAX, done = 0, more, now;
 	int why = 0;
 
 	while (done < n) {
-		now = now_ms();
+		now = clock_ms();
 		if (!why && now >= end)
 			why = -ETIMEDOUT;
 		if (why)
-			c->stop = 1;
+			stop_ask(&c->stop);
 		/* what stopped it was said: the socket has nothing more that matters */
 		if (poll(p, why ? 1 : 2, why || !timeout_ms ? -1 : (int)min_u64(end - now, 60000)) < 0)
 			continue;
@@ -497,7 +491,7 @@ static int go(struct command *c, const struct gpu_msg_go *msg, struct gpu_msg_re
 	/* it is done, whatever was said meanwhile */
 	if (!r)
 		return 0;
-	if (r == -ECANCELED && c->connection->server->quit)
+	if (r == -ECANCELED && stop_asked(&c->connection->server->quit))
 		return gpu_fail(r, "the helper ends");
 	if (why && r == -ECANCELED)
 		r = gpu_fail(why, "%s",
@@ -692,7 +686,7 @@ static void end_all(struct server *s)
 {
 	LOCK_GUARD(&s->lock);
 
-	s->quit = 1;
+	stop_ask(&s->quit);
 	/* commands are stopped by quit and answered; who only listens hears the end */
 	for (struct connection *c = s->connections; c; c = c->next)
 		shutdown(c->sock, SHUT_RD);
@@ -715,7 +709,7 @@ static int serve(struct server *s)
 
 	if (s->opts->ready)
 		s->opts->ready(s->opts->ctx);
-	while (!(s->opts->stop && *s->opts->stop) && !s->lost) {
+	while (!stop_asked(s->opts->stop) && !stop_asked(&s->lost)) {
 		int n = poll(&p, 1, ACCEPT_POLL_MS);
 
 		if (n > 0)
@@ -723,7 +717,7 @@ static int serve(struct server *s)
 		else if (n < 0 && errno != EINTR)
 			return gpu_fail(-errno, "cannot wait for targets: %s", strerror(errno));
 	}
-	if (s->lost)
+	if (stop_asked(&s->lost))
 		return gpu_fail(-EIO, "a GPU is lost to this process; start the helper again");
 	return 0;
 }

@@ -98,7 +98,7 @@ for size in 32K 8M 100000 64k1 -1 99999999999999999999 '' K; do
 	message 2 "--chunk takes a power of two from 64K to 4M, not '$size' (try 'thawfs help pack')" \
 		pack --chunk "$size" src
 done
-message 2 "--raw has no compression level (try 'thawfs help pack')" pack --raw -z 3 src
+message 2 "--codec=raw has no compression level (try 'thawfs help pack')" pack --raw -z 3 src
 message 2 "--codec=lz4 takes levels from 1 to 12 (try 'thawfs help pack')" pack --codec=lz4 -z 13 src
 message 2 "--flatten and --base exclude each other (try 'thawfs help pack')" pack --flatten --base i.thaw i.thaw
 message 2 "what goes to standard output cannot be verified: leave out --verify, or -o - (try 'thawfs help pack')" \

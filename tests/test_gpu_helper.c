@@ -5,6 +5,7 @@
 #include <pthread.h>
 
 #include "common/log.h"
+#include "common/stop.h"
 #include "restore/gpu_client.h"
 #include "restore/gpu_image.h"
 #include "restore/gpu_serve.h"
@@ -80,7 +81,7 @@ static int stop(struct helper *h)
 {
 	struct gpu_client *c = NULL;
 
-	h->stop = 1;
+	stop_ask(&h->stop);
 	/* it looks when somebody comes, or a while later */
 	if (!gpu_client_open(sock, &c))
 		gpu_client_close(c);

@@ -5,6 +5,7 @@
 
 #include "common/bytes.h"
 #include "common/log.h"
+#include "common/stop.h"
 #include "gpu/pipe.h"
 #include "tests/double/use.h"
 
@@ -96,7 +97,7 @@ static int done(void *ctx, const struct gpu_piece *piece, const void *buf)
 	if (t->bad_done && !--t->bad_done)
 		return -ENOSPC;
 	if (t->stop_at && !--t->stop_at)
-		t->stop = 1;
+		stop_ask(&t->stop);
 	return 0;
 }
 
