@@ -433,13 +433,16 @@ static void flip_byte(off_t off)
 
 static void test_damage(void)
 {
-	const struct thaw_gpu_load_opts load = { .threads = 2, .pipe = small };
+	struct thaw_gpu_load_opts load = { .threads = 1, .pipe = small };
 	static struct set s;
 
 	open_set(&s, 1);
 	save_some(&s);
 	flip_byte(4096 + 100000);
 	refused(s.drv, &load, -EBADMSG, "'buffer-0' at offset 0: ");
+	/* several pieces are of the damaged chunk: any of them may be the first */
+	load.threads = 2;
+	refused(s.drv, &load, -EBADMSG, "'buffer-0' at offset ");
 	flip_byte(4096 + 100000);
 	CHECK_EQ(unlink(image), 0);
 	refused(s.drv, &load, -ENOENT, image);
